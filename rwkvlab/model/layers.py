@@ -1,0 +1,51 @@
+"""Pieces that RWKV blocks share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Linear(nn.Linear):
+    """y = x W^T, W [out, in]. No bias: RWKV adds its offsets outside the matrix product, where they stay float."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+
+class HeadNorm(nn.Module):
+    """Group norm with one group per head, then a per-channel affine.
+
+    Written as a layer norm over the head's N channels because the HTP has that as one operation, while its instance
+    norm takes more on-chip memory than it has for long inputs.
+    """
+
+    def __init__(self, channels: int, head_size: int, eps: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(head_size, eps=eps, elementwise_affine=False)
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, H, N] -> [B, T, C]."""
+        return self.norm(x).flatten(2) * self.weight + self.bias
+
+
+def token_shift(x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Each position's predecessor.
+
+    Args:
+        x: [B, T, C].
+        last: [B, C], the position before x.
+
+    Returns:
+        [B, T, C] shifted by one, and the new `last`.
+    """
+    if x.shape[1] == 1:
+        return last.unsqueeze(1), x.squeeze(1)
+    return torch.cat([last.unsqueeze(1), x[:, :-1]], dim=1), x[:, -1]
+
+
+def unit_heads(x: Tensor) -> Tensor:
+    """x [..., N] divided by its Euclidean length; zero stays zero (the bound is far below any trained key's length)."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-4)

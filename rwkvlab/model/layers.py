@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 
-class Linear(nn.Linear):
-    """y = x W^T, W [out, in]. No bias: RWKV adds its offsets outside the matrix product, where they stay float."""
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """y = x W^T, W [out, in]. No bias: RWKV adds its offsets outside the matrix product, where they stay float.
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, bias=False)
+    A plain `nn.Linear`, because AIMET picks a module's quantized counterpart by its exact class.
+    """
+    return nn.Linear(inputs, outputs, bias=False)
 
 
 class HeadNorm(nn.Module):

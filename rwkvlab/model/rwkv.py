@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rwkvlab.checkpoint import Checkpoint
-from rwkvlab.model.layers import Linear
+from rwkvlab.model.layers import linear
 from rwkvlab.model.v7 import Block
 from rwkvlab.spec import ModelSpec
 
@@ -41,7 +41,7 @@ class Chunk(nn.Module):
         self.is_last = last == spec.n_layer
         if self.is_last:
             self.ln_out = nn.LayerNorm(spec.n_embd)
-            self.head = Linear(spec.n_embd, spec.vocab_size)
+            self.head = linear(spec.n_embd, spec.vocab_size)
         self.last_logits_only = False
 
     @property

@@ -1,6 +1,6 @@
 """The RWKV-7 block (arXiv 2503.14456), over [B, T, C] for any T, with its state passed in and returned.
 
-Every matrix product with weights is a `Linear` module, so that a quantizer can be attached to it by name; the
+Every matrix product with weights is an `nn.Linear` module, so that a quantizer can be attached to it by name; the
 element-wise operations between them stay float. Parameter names follow BlinkDL's checkpoints.
 """
 
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rwkvlab.model.layers import HeadNorm, Linear, token_shift, unit_heads
+from rwkvlab.model.layers import HeadNorm, linear, token_shift, unit_heads
 from rwkvlab.model.wkv import wkv7
 from rwkvlab.spec import ModelSpec
 
@@ -32,13 +32,13 @@ class TimeMix(nn.Module):
         channels, lora = spec.n_embd, spec.lora
         self.head_size = spec.head_size
         self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (_vector(channels) for _ in range(6))
-        self.receptance, self.key, self.value, self.output = (Linear(channels, channels) for _ in range(4))
-        self.w0, self.w1, self.w2 = _vector(channels), Linear(channels, lora.decay), Linear(lora.decay, channels)
-        self.a0, self.a1, self.a2 = _vector(channels), Linear(channels, lora.iclr), Linear(lora.iclr, channels)
-        self.g1, self.g2 = Linear(channels, lora.gate), Linear(lora.gate, channels)
+        self.receptance, self.key, self.value, self.output = (linear(channels, channels) for _ in range(4))
+        self.w0, self.w1, self.w2 = _vector(channels), linear(channels, lora.decay), linear(lora.decay, channels)
+        self.a0, self.a1, self.a2 = _vector(channels), linear(channels, lora.iclr), linear(lora.iclr, channels)
+        self.g1, self.g2 = linear(channels, lora.gate), linear(lora.gate, channels)
         self.has_value_mix = layer > 0
         if self.has_value_mix:
-            self.v0, self.v1, self.v2 = _vector(channels), Linear(channels, lora.value), Linear(lora.value, channels)
+            self.v0, self.v1, self.v2 = _vector(channels), linear(channels, lora.value), linear(lora.value, channels)
         self.k_k, self.k_a, self.r_k = _vector(channels), _vector(channels), _vector(channels)
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)
 
@@ -88,8 +88,8 @@ class ChannelMix(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.x_k = _vector(spec.n_embd)
-        self.key = Linear(spec.n_embd, spec.n_ffn)
-        self.value = Linear(spec.n_ffn, spec.n_embd)
+        self.key = linear(spec.n_embd, spec.n_ffn)
+        self.value = linear(spec.n_ffn, spec.n_embd)
 
     def forward(self, x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """x [B, T, C] and the token before it [B, C] -> output [B, T, C], next shift."""

@@ -29,7 +29,7 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, H, N] -> [B, T, C]."""
-        return self.norm(x).flatten(2) * self.weight + self.bias
+        return merge_heads(self.norm(x)) * self.weight + self.bias
 
 
 def token_shift(x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,9 +42,24 @@ def token_shift(x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         [B, T, C] shifted by one, and the new `last`.
     """
-    if x.shape[1] == 1:
+    if sizes(x)[1] == 1:
         return last.unsqueeze(1), x.squeeze(1)
     return torch.cat([last.unsqueeze(1), x[:, :-1]], dim=1), x[:, -1]
+
+
+def sizes(x: Tensor) -> tuple[int, ...]:
+    """Shape as plain integers, so that a traced graph holds constants and no shape arithmetic."""
+    return tuple(int(size) for size in x.shape)
+
+
+def split_heads(x: Tensor, head_size: int) -> Tensor:
+    """[..., C] -> [..., H, N]."""
+    return x.reshape(*sizes(x)[:-1], -1, head_size)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[..., H, N] -> [..., C]."""
+    return x.reshape(*sizes(x)[:-2], -1)
 
 
 def unit_heads(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rwkvlab.model.layers import HeadNorm, linear, token_shift, unit_heads
+from rwkvlab.model.layers import HeadNorm, linear, merge_heads, split_heads, token_shift, unit_heads
 from rwkvlab.model.wkv import wkv7
 from rwkvlab.spec import ModelSpec
 
@@ -76,10 +76,10 @@ class TimeMix(nn.Module):
         r, k, v, log_w, a = (self._heads(t) for t in (r, k, v, log_w, a))
         y, wkv = wkv7(wkv, r, log_w, k, v, -kk, kk * a)
         bonus = (r * k * self._heads(self.r_k)).sum(-1, keepdim=True) * v
-        return self.output((self.ln_x(y) + bonus.flatten(2)) * g), shift, wkv, v_first
+        return self.output((self.ln_x(y) + merge_heads(bonus)) * g), shift, wkv, v_first
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size))
+        return split_heads(x, self.head_size)
 
 
 class ChannelMix(nn.Module):

@@ -17,6 +17,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from rwkvlab.model.layers import sizes
+
 CHUNK = 16
 """Rows per chunk. RWKV-7's decay is at least exp(-exp(-0.5)) a step, so 16 steps span e^9.7: halved by taking E
 relative to mid-chunk, the ratios stay within what float16 holds."""
@@ -51,7 +53,7 @@ def wkv7(
     Returns:
         y [B, T, H, N] and the state after the last token.
     """
-    batch, length = r.shape[:2]
+    batch, length = sizes(r)[:2]
     if length == 1:
         y, state = wkv7_step(state, *(x.squeeze(1) for x in (r, log_w, k, v, a, b)))
         return y.unsqueeze(1), state
@@ -75,24 +77,24 @@ def _wkv7_chunks(
     a_in, r_in = a * (total - log_w).exp(), r * grow
     b_out, k_out = (b * shrink), (k * shrink)
 
-    inverse = _inverse_of_one_minus((a_in @ b_out.mT) * masks.strict, masks.levels)
+    inverse = _inverse_of_one_minus((a_in @ _t(b_out)) * masks.strict, masks.levels)
     from_state = inverse @ a_in
-    from_values = inverse @ (((a_in @ k_out.mT) * masks.strict) @ v)
-    read_u = (r_in @ b_out.mT) * masks.lower
-    read_v = (r_in @ k_out.mT) * masks.lower
+    from_values = inverse @ (((a_in @ _t(k_out)) * masks.strict) @ v)
+    read_u = (r_in @ _t(b_out)) * masks.lower
+    read_v = (r_in @ _t(k_out)) * masks.lower
     query = r_in + read_u @ from_state
     local = read_u @ from_values + read_v @ v
-    transition = from_state.mT @ b_out
-    update = from_values.mT @ b_out + v.mT @ k_out
+    transition = _t(from_state) @ b_out
+    update = _t(from_values) @ b_out + _t(v) @ k_out
 
     at_middle, states = middle.exp(), []
-    pieces = (x.split(state.shape[0]) for x in (at_middle, transition, update, grow[:, :, CHUNK - 1 :]))
+    pieces = (x.split(sizes(state)[0]) for x in (at_middle, transition, update, grow[:, :, CHUNK - 1 :]))
     for to_middle, turn, add, to_end in zip(*pieces, strict=True):
         state = state * to_middle
         states.append(state)
         state = (state + state @ turn + add) * to_end
     before = torch.cat(states) if len(states) > 1 else states[0]
-    return query @ before.mT + local, state
+    return query @ _t(before) + local, state
 
 
 def _inverse_of_one_minus(lower: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
@@ -110,9 +112,13 @@ def _inverse_of_one_minus(lower: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
     return inverse
 
 
+def _t(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2)
+
+
 def _to_chunks(x: Tensor) -> Tensor:
     """[B, T, H, N] -> [n * B, H, CHUNK, N]; T is padded with zeros, which leave the state as it is."""
-    batch, length, heads, size = x.shape
+    batch, length, heads, size = sizes(x)
     pad = -length % CHUNK
     if pad:
         x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad))
@@ -123,12 +129,12 @@ def _to_chunks(x: Tensor) -> Tensor:
 
 def _from_chunks(y: Tensor, batch: int, length: int) -> Tensor:
     """[n * B, H, CHUNK, N] -> [B, T, H, N]."""
-    heads, size = y.shape[1], y.shape[3]
+    _, heads, _, size = sizes(y)
     y = y.transpose(1, 2)
     if batch > 1:
         y = y.reshape(-1, batch, CHUNK, heads * size).transpose(0, 1)
     y = y.reshape(batch, -1, heads, size)
-    return y[:, :length] if y.shape[1] != length else y
+    return y[:, :length] if length % CHUNK else y
 
 
 class _Masks:

@@ -1,7 +1,7 @@
 """Text to token ids and back: World-format vocabulary files, and plain bytes. Needs no torch.
 
-A vocabulary file has one token a line, `id literal length`: a positive id, the token as a Python string or bytes literal,
-and its length in bytes (UTF-8 for strings). Encoding takes the longest token that matches, from left to right.
+A vocabulary file has one token a line, `id literal length`: a positive id, the token as a Python string or bytes
+literal, and its length in bytes (UTF-8 for strings). Encoding takes the longest token that matches, from left to right.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import sha256_text
 
 END_OF_TEXT = 0
-"""Id that ends a text and, put before a prompt, starts one. World-format vocabularies leave it out; it decodes to nothing."""
+"""Id that ends a text and, put before a prompt, starts one. World-format files leave it out; it decodes to nothing."""
 
 _WORLD_FILE = "rwkv_vocab_v20230424.txt"
 _LINE = re.compile(r"(\d{1,9}) (.+) (\d{1,5})", re.ASCII)
@@ -30,75 +30,75 @@ _MAX_ID = 2**24
 _MIN_COVERAGE = 0.9
 
 
-class Tokenizer(Protocol):
-    """What evaluation, calibration and generation ask of a tokenizer."""
+class Tokenizer(ABC):
+    """What evaluation, calibration and generation ask of a tokenizer.
+
+    Attributes:
+        name: what to call it in tables.
+        hash: hex sha256 of the vocabulary with line ends normalised; equal hashes mean equal ids.
+    """
+
+    name: str
+    hash: str
 
     @property
-    def name(self) -> str: ...
-
-    @property
+    @abstractmethod
     def vocab_size(self) -> int:
         """Largest id + 1."""
-        ...
 
-    @property
-    def hash(self) -> str:
-        """Hex sha256 of the vocabulary with line ends normalised; equal hashes mean equal ids."""
-        ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def encode_bytes(self, data: bytes) -> list[int]: ...
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes: ...
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD."""
-        ...
-
-
-class _Text:
-    """`encode` and `decode` by way of UTF-8."""
-
+    @abstractmethod
     def encode_bytes(self, data: bytes) -> list[int]:
-        raise NotImplementedError
+        """Ids whose tokens join to exactly `data`."""
 
+    @abstractmethod
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        raise NotImplementedError
+        """Bytes of `ids`, joined; an id without a token raises RwkvlabError."""
 
     def encode(self, text: str) -> list[int]:
+        """Ids of the UTF-8 form of `text`.
+
+        Raises:
+            RwkvlabError: the text has no UTF-8 form, or the vocabulary cannot spell it.
+        """
         try:
-            return self.encode_bytes(text.encode())
+            data = text.encode()
         except UnicodeEncodeError as error:
             raise RwkvlabError(
                 f"character {error.start} of the text is half of a surrogate pair", "text that has a UTF-8 form"
             ) from error
+        return self.encode_bytes(data)
 
     def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; bytes that are no UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode(errors="replace")
 
 
-@dataclass(frozen=True)
-class ByteTokenizer(_Text):
+class ByteTokenizer(Tokenizer):
     """256 tokens, each id the value of its byte (0 too: here it decodes to a zero byte)."""
 
-    name: str = "bytes"
-    vocab_size: int = 256
-    hash: str = sha256_text("".join(f"{value} {bytes([value])!r} 1\n" for value in range(256)))
+    name = "bytes"
+    hash = sha256_text("".join(f"{value} {bytes([value])!r} 1\n" for value in range(256)))
+
+    @property
+    def vocab_size(self) -> int:
+        """256."""
+        return 256
 
     def encode_bytes(self, data: bytes) -> list[int]:
+        """The bytes' values."""
         return list(data)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes with these values; others raise RwkvlabError."""
         ids = list(ids)
         for token in ids:
-            if not 0 <= token < 256:
+            if not 0 <= token < self.vocab_size:
                 raise _unknown_id(token, self)
         return bytes(ids)
 
 
 @dataclass(frozen=True)
-class WorldTokenizer(_Text):
+class WorldTokenizer(Tokenizer):
     """Greedy longest match over a World-format vocabulary.
 
     Attributes:
@@ -111,8 +111,9 @@ class WorldTokenizer(_Text):
     hash: str
     tokens: Mapping[int, bytes] = field(repr=False)
 
-    @cached_property
+    @property
     def vocab_size(self) -> int:
+        """Largest id + 1."""
         return max(self.tokens) + 1
 
     def encode_bytes(self, data: bytes) -> list[int]:
@@ -172,8 +173,8 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     """The tokenizer called `spec`.
 
     Args:
-        spec: "world" (the standard vocabulary, from the installed `rwkv` package), "zoo" (the bundled model's), "bytes",
-            or the path of a World-format vocabulary file.
+        spec: "world" (the standard vocabulary, from the installed `rwkv` package), "zoo" (the bundled model's),
+            "bytes", or the path of a World-format vocabulary file.
 
     Raises:
         RwkvlabError: no such file, or a line of it is not what the format allows (named by number).
@@ -203,6 +204,13 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
         raise RwkvlabError(facts, f"at most {vocab_size} ids", todo)
     if tokenizer.vocab_size < _MIN_COVERAGE * vocab_size:
         raise RwkvlabError(facts, f"at least {_MIN_COVERAGE:.0%} of the rows used", todo)
+
+
+def _unknown_id(token: int, tokenizer: Tokenizer) -> RwkvlabError:
+    return RwkvlabError(
+        f"tokenizer {tokenizer.name!r} has no token with id {token}",
+        f"ids below {tokenizer.vocab_size} that it defines",
+    )
 
 
 def _world_path() -> Path:
@@ -272,5 +280,5 @@ def _parse_literal(text: str) -> bytes:
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         piece = None
     if not isinstance(piece, bytes):
-        raise ValueError("not a string or bytes literal")  # noqa: TRY004
+        raise ValueError("not a string or bytes literal")
     return piece

@@ -1,0 +1,32 @@
+"""Small trained models that come with the package, and their vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rwkvlab.errors import RwkvlabError
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """Names of the bundled models."""
+    return sorted(path.stem for path in _FOLDER.glob("*.pth"))
+
+
+def path(name: str) -> Path:
+    """Checkpoint of the bundled model `name`.
+
+    Raises:
+        RwkvlabError: there is no such model.
+    """
+    if name not in names():
+        raise RwkvlabError(
+            f"bundled model {name!r}", ", ".join(names()) or "none in this installation", "a name from the list or a path"
+        )
+    return _FOLDER / f"{name}.pth"
+
+
+def vocab_path() -> Path:
+    """The bundled models' vocabulary, a World-format text file."""
+    return _FOLDER / "vocab.txt"

@@ -1,0 +1,213 @@
+"""A seeded world of short stories whose last word follows from the whole story and not from its last sentence.
+
+Every story states a few facts of one kind (which thing is where, whose it is, what colour it has ...), sometimes changes
+one, adds sentences that lead nowhere, and closes with a sentence that names one key and ends with its value: the LAMBADA
+task, with the answer known by construction. Test stories use held-out plans and held-out wordings of the closing
+sentence, with the vocabulary of the training stories.
+
+Free choices have a clear favourite each (`FAVOURITE`), so that a trained model's most likely word is well separated from
+its second, while guessing the answer without the story stays hard.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.texts import _story_templates as templates
+from rwkvlab.texts._story_templates import Relation, Wordings
+
+Split = Literal["train", "test"]
+
+MIN_WORDS, MAX_WORDS = 40, 100
+TURNS = 2
+FAVOURITE = 0.25
+"""Probability of the favourite among interchangeable words and wordings; the others share the rest evenly."""
+FAVOURITE_VALUE = 0.15
+"""The same for the value bound to a key: what a guess from the key alone can hope for."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question about a story and its answer of one or two words."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """A story in LAMBADA's format.
+
+    Attributes:
+        text: the whole story; its last word is the target, with nothing after it.
+        last_sentence: the closing sentence, target included.
+        template: relation, plan and closing wording, which identify what is held out.
+        turns: questions about facts of the story other than the one the closing sentence asks for.
+    """
+
+    text: str
+    last_sentence: str
+    template: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def target(self) -> str:
+        """The last word, with its leading space."""
+        return " " + self.text.rsplit(" ", 1)[1]
+
+    @property
+    def context(self) -> str:
+        """Everything before the target."""
+        return self.text.rsplit(" ", 1)[0]
+
+    @property
+    def dialogue(self) -> str:
+        """The turns as `User: ...\\n\\nAssistant: ...\\n\\n`."""
+        return "".join(f"User: {turn.question}\n\nAssistant: {turn.answer}\n\n" for turn in self.turns)
+
+    def prompt(self, turn: int) -> str:
+        """The finished story and the dialogue up to the point where the assistant answers question `turn`."""
+        before = "".join(f"User: {t.question}\n\nAssistant: {t.answer}\n\n" for t in self.turns[:turn])
+        return f"{self.text}.\n\n{before}User: {self.turns[turn].question}\n\nAssistant:"
+
+
+@dataclass
+class _Fact:
+    relation: Relation
+    key: str
+    value: str
+
+
+def generate(n: int, seed: int, split: Split) -> list[Story]:
+    """`n` stories, the same for the same arguments on every machine.
+
+    Raises:
+        RwkvlabError: `n` is negative or `split` is unknown.
+    """
+    if split not in ("train", "test"):
+        raise RwkvlabError(f"story split {split!r}", "train or test", 'generate(n, seed, split="test")')
+    if n < 0:
+        raise RwkvlabError(f"{n} stories", "a count of at least 0")
+    rng = random.Random(f"{split}-{seed}")
+    return [_write(rng, split) for _ in range(n)]
+
+
+def _write(rng: random.Random, split: Split) -> Story:
+    while True:
+        story = _Writer(rng, split).write()
+        if MIN_WORDS <= len(story.text.split()) <= MAX_WORDS:
+            return story
+
+
+class _Writer:
+    """One story in the making: the facts so far and the words already spoken for."""
+
+    def __init__(self, rng: random.Random, split: Split) -> None:
+        self.rng = rng
+        self.split: Split = split
+        self.relation = rng.choice(templates.RELATIONS)
+        self.facts: list[_Fact] = []
+        self.side_facts: list[_Fact] = []
+        self.taken: set[str] = set()
+        self.fillers: set[str] = set()
+
+    def write(self) -> Story:
+        plan = self._pick(self._wordings(templates.PLANS))
+        roles = plan.split()
+        sentences = [getattr(self, f"_{role}")() for role in roles[:-1]]
+        asked = self.rng.choice(self.facts)
+        core = self._pick(self._wordings(self.relation.close))
+        lead = self._pick(self._wordings(templates.LEADS))
+        closing = f"{lead} {self._fill(core, asked)}"
+        return Story(
+            text=" ".join([*sentences, closing]),
+            last_sentence=closing,
+            template=f"{self.relation.name} | {plan} | {lead} {core}",
+            turns=self._turns(asked),
+        )
+
+    def _open(self) -> str:
+        return self._scenery(templates.OPENINGS)
+
+    def _filler(self) -> str:
+        left = [filler for filler in templates.FILLERS if filler not in self.fillers]
+        chosen = self._pick(left)
+        self.fillers.add(chosen)
+        return self._scenery([chosen])
+
+    def _bind(self) -> str:
+        fact = self._new_fact(self.relation)
+        self.facts.append(fact)
+        return self._fill(self._pick(self._mixed(self.relation.bind)), fact)
+
+    def _side(self) -> str:
+        relation = self.rng.choice([r for r in templates.RELATIONS if r is not self.relation])
+        fact = self._new_fact(relation)
+        self.side_facts.append(fact)
+        return self._fill(self._pick(self._mixed(relation.bind)), fact)
+
+    def _move(self) -> str:
+        fact = self.rng.choice(self.facts)
+        before = fact.value
+        fact.value = self._choose(self.relation.values, before, FAVOURITE_VALUE)
+        return self._fill(self._pick(self._mixed(self.relation.move)), fact, before)
+
+    def _recap(self) -> str:
+        return self._fill(self._pick(self._mixed(self.relation.recap)), self.rng.choice(self.facts))
+
+    def _new_fact(self, relation: Relation) -> _Fact:
+        last_key = self.facts[-1].key if self.facts else ""
+        key = self._choose(relation.keys, last_key, FAVOURITE)
+        cue = "" if relation is templates.OBJECT_COLOUR else key
+        return _Fact(relation, key, self._choose(relation.values, cue, FAVOURITE_VALUE))
+
+    def _choose(self, options: Sequence[str], cue: str, favourite: float) -> str:
+        """A word not yet in the story: the one `cue` favours, or any other."""
+        start = (11 * _RANK[cue] + 3) % len(options) if cue else 0
+        ordered = [*options[start:], *options[:start]]
+        free = [word for word in ordered if word not in self.taken]
+        word = free[0] if self.rng.random() < favourite else self.rng.choice(free)
+        self.taken.add(word)
+        return word
+
+    def _pick(self, options: Sequence[str]) -> str:
+        return options[0] if self.rng.random() < FAVOURITE else self.rng.choice(options)
+
+    def _wordings(self, wordings: Wordings) -> tuple[str, ...]:
+        return wordings.train if self.split == "train" else wordings.test
+
+    def _mixed(self, wordings: Wordings) -> tuple[str, ...]:
+        """For sentences before the closing one, test stories add held-out wordings to the known ones."""
+        return wordings.train if self.split == "train" else wordings.test + wordings.train
+
+    def _fill(self, skeleton: str, fact: _Fact, before: str = "") -> str:
+        actor = self._actor() if "{a}" in skeleton else ""
+        return skeleton.format(k=fact.key, v=fact.value, w=before, a=actor)
+
+    def _actor(self) -> str:
+        bound = {word for fact in self.facts + self.side_facts for word in (fact.key, fact.value)}
+        return self._pick([person for person in templates.words.PEOPLE if person not in bound])
+
+    def _scenery(self, skeletons: Sequence[str]) -> str:
+        slots = {name: self._pick(options) for name, options in templates.FILLER_SLOTS.items()}
+        return self._pick(skeletons).format(**slots)
+
+    def _turns(self, asked: _Fact) -> tuple[Turn, ...]:
+        others = [fact for fact in self.facts + self.side_facts if fact is not asked]
+        return tuple(self._turn(fact) for fact in self.rng.sample(others, TURNS))
+
+    def _turn(self, fact: _Fact) -> Turn:
+        question = self._pick(self._wordings(fact.relation.ask)).format(k=fact.key)
+        return Turn(question, fact.relation.answer.format(v=fact.value))
+
+
+def _ranks() -> dict[str, int]:
+    lists = [words for relation in templates.RELATIONS for words in (relation.keys, relation.values)]
+    return {word: rank for words in lists for rank, word in enumerate(words)}
+
+
+_RANK = _ranks()

@@ -103,8 +103,15 @@ def write_random_checkpoint(
     generator = torch.Generator().manual_seed(seed)
     tensors = {name: _random_tensor(name, shape, generator).to(dtype) for name, shape in tensor_shapes(spec).items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary) if path.suffix == ".safetensors" else torch.save(tensors, temporary)
+        _save(tensors, temporary)
     return path
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
+    except (RuntimeError, SafetensorError) as error:  # how the two libraries report a full disk
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def _random_tensor(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:

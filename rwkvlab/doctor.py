@@ -149,12 +149,12 @@ def check_packages(requirements: list[str] | None = None) -> list[Check]:
         except metadata.PackageNotFoundError:
             fix = "make test, or pip install -c constraints.txt -e '.[dev]'"
             return [Check("rwkvlab", False, "not installed (running from its folder)", "installed", fix)]
-    parsed = sorted(
-        (Requirement(text) for text in requirements), key=lambda requirement: list(PARTS).index(_part(requirement))
-    )
-    # An extra that contains another repeats its packages: keep the first extra that asks, which the sorting puts last here.
-    direct = {requirement.name: requirement for requirement in reversed(parsed) if requirement.name != "rwkvlab"}
-    return [_check_package(requirement) for requirement in reversed(direct.values())]
+    parsed = sorted(map(Requirement, requirements), key=lambda requirement: list(PARTS).index(_part(requirement)))
+    direct: dict[str, Requirement] = {}
+    for requirement in parsed:  # an extra that contains another repeats its packages: the first extra to ask counts
+        if requirement.name != "rwkvlab":
+            direct.setdefault(requirement.name, requirement)
+    return [_check_package(requirement) for requirement in direct.values()]
 
 
 def check_qnn() -> list[Check]:
@@ -262,8 +262,10 @@ def _check_package(requirement: Requirement) -> Check:
 
 def _part(requirement: Requirement) -> Part:
     """The first extra that asks for it; what every installation has counts as device."""
-    marker = requirement.marker
-    return next((part for part in PARTS if marker is None or marker.evaluate({"extra": part})), "dev")
+    for part in PARTS:
+        if requirement.marker is None or requirement.marker.evaluate({"extra": part}):
+            return part
+    return "dev"
 
 
 def _glibc_version() -> str:

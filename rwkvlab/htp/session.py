@@ -28,7 +28,11 @@ class HtpSession:
         self.name = wrapper.stem
         for path in (wrapper, wrapper.with_suffix(".bin")):
             if not path.is_file():
-                raise RwkvlabError(f"{path} is missing", "a context cache with its .onnx and .bin", "make it again: rwkvlab make-context-cache")
+                raise RwkvlabError(
+                    f"{path} is missing",
+                    "a context cache with its .onnx and .bin",
+                    "make it again: rwkvlab make-context-cache",
+                )
         self._session = _load(wrapper)
         self.inputs = {node.name: tuple(node.shape) for node in self._session.get_inputs()}
         self.outputs = [node.name for node in self._session.get_outputs()]
@@ -53,10 +57,16 @@ class HtpSession:
     def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
         if feeds.keys() != self.inputs.keys():
             odd = sorted(feeds.keys() ^ self.inputs.keys())
-            raise RwkvlabError(f"{self.name}: inputs {odd} are missing or unknown", ", ".join(self.inputs), "bind tensors by name")
+            raise RwkvlabError(
+                f"{self.name}: inputs {odd} are missing or unknown", ", ".join(self.inputs), "bind tensors by name"
+            )
         for name, value in feeds.items():
             if value.shape != self.inputs[name]:
-                raise RwkvlabError(f"{self.name}: input {name} has shape {value.shape}", str(self.inputs[name]), "use the graph compiled for that length")
+                raise RwkvlabError(
+                    f"{self.name}: input {name} has shape {value.shape}",
+                    str(self.inputs[name]),
+                    "use the graph compiled for that length",
+                )
 
 
 _NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64}

@@ -48,5 +48,7 @@ def find_soc(name: str) -> Soc:
     """
     chip = SOCS.get(name.upper())
     if chip is None:
-        raise RwkvlabError(f"unknown SoC '{name}'", ", ".join(sorted(SOCS)), "pick the chip of your device from that list")
+        raise RwkvlabError(
+            f"unknown SoC '{name}'", ", ".join(sorted(SOCS)), "pick the chip of your device from that list"
+        )
     return chip

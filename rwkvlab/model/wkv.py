@@ -41,9 +41,7 @@ def wkv7_step(
     return (state @ r.unsqueeze(-1)).squeeze(-1), state
 
 
-def wkv7(
-    state: Tensor, r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor
-) -> tuple[Tensor, Tensor]:
+def wkv7(state: Tensor, r: Tensor, log_w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """T tokens, equal to T steps (exact algebra, no approximation).
 
     Args:

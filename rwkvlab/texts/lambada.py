@@ -1,4 +1,4 @@
-"""LAMBADA: passages whose last word is to be predicted (Paperno et al. 2016, OpenAI's detokenised variant). Needs no torch.
+"""LAMBADA: passages whose last word is to be predicted (Paperno et al. 2016, OpenAI's variant). Needs no torch.
 
 The word to predict is what follows the last space. The target includes that space, as it does for every model whose
 tokens carry their leading space.
@@ -57,8 +57,8 @@ def load_set(source: Path | str) -> LambadaSet:
     """Read a LAMBADA-style set.
 
     Args:
-        source: a .jsonl file (field `text`), a .txt file with `|` after each passage (line breaks around the `|` belong to
-            no passage), or "hub" for the official set, downloaded once and cached by huggingface_hub.
+        source: a .jsonl file (field `text`), a .txt file with `|` after each passage (line breaks around the `|` are no
+            part of it), or "hub" for the official set, downloaded once and cached by huggingface_hub.
 
     Raises:
         RwkvlabError: unreadable, empty or malformed file (the line or item is named), no network, or a download whose

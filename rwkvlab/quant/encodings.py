@@ -1,0 +1,154 @@
+"""Encodings: the scale and offset of every quantized tensor, in AIMET's 1.0.0 file format.
+
+Weights are named as in the torch model (`blocks.0.att.key.weight`); an activation is named by the linear it enters or
+leaves (`blocks.0.att.key.input`, `.output`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.files import write_text_atomic
+
+VERSION = "1.0.0"
+_KEYS = {"name", "bw", "dtype", "enc_type", "is_sym", "scale", "offset"}
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """One tensor's integer grid: value = (code + offset) * scale, codes from 0 to 2^bits - 1.
+
+    Attributes:
+        bits: grid width.
+        symmetric: offset is -2^(bits-1): the grid is signed and centred.
+        scale: [channels] or [1], in the tensor's units.
+        offset: as scale, integers.
+    """
+
+    bits: int
+    symmetric: bool
+    scale: np.ndarray
+    offset: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Encoding)
+            and (self.bits, self.symmetric) == (other.bits, other.symmetric)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.offset, other.offset)
+        )
+
+    @property
+    def low(self) -> np.ndarray:
+        """Smallest value of the grid, per channel."""
+        return self.offset * self.scale
+
+    @property
+    def high(self) -> np.ndarray:
+        """Largest value of the grid, per channel."""
+        return (self.offset + 2**self.bits - 1) * self.scale
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """All encodings of one quantized model."""
+
+    params: dict[str, Encoding] = field(default_factory=dict)
+    activations: dict[str, Encoding] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write AIMET 1.0.0 JSON."""
+        content = {
+            "version": VERSION,
+            "activation_encodings": [_entry(name, e) for name, e in self.activations.items()],
+            "param_encodings": [_entry(name, e) for name, e in self.params.items()],
+            "excluded_layers": [],
+        }
+        write_text_atomic(path, json.dumps(content, indent=1))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Encodings:
+        """Read AIMET 1.0.0 JSON.
+
+        Raises:
+            RwkvlabError: unreadable, another version, an unknown key, or an entry that contradicts itself.
+        """
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise RwkvlabError(
+                f"cannot read encodings {path}: {error}",
+                "an AIMET encodings JSON",
+                "check the path, or run rwkvlab quantize",
+            ) from error
+        if not isinstance(content, dict) or content.get("version") != VERSION:
+            found = content.get("version") if isinstance(content, dict) else type(content).__name__
+            raise RwkvlabError(f"{path}: encodings version {found!r}", VERSION, "make them with rwkvlab quantize")
+        sections = [_section(path, content, key) for key in ("param_encodings", "activation_encodings")]
+        return cls(*sections)
+
+
+def _entry(name: str, encoding: Encoding) -> dict[str, Any]:
+    return {
+        "name": name,
+        "bw": encoding.bits,
+        "dtype": "INT",
+        "enc_type": "PER_TENSOR" if encoding.scale.size == 1 else "PER_CHANNEL",
+        "is_sym": encoding.symmetric,
+        "scale": encoding.scale.tolist(),
+        "offset": encoding.offset.tolist(),
+    }
+
+
+def _section(path: Path, content: dict, key: str) -> dict[str, Encoding]:
+    entries = content.get(key)
+    if not isinstance(entries, list):
+        raise RwkvlabError(f"{path}: no list '{key}'", "a list of encodings", "make them with rwkvlab quantize")
+    parsed = [_parse(path, entry) for entry in entries]
+    found = dict(parsed)
+    if len(found) != len(parsed):
+        raise RwkvlabError(f"{path}: a tensor has two encodings in '{key}'", "one each", "remove one of them")
+    return found
+
+
+def _parse(path: Path, entry: Any) -> tuple[str, Encoding]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(name, str):
+        odd = sorted(set(entry) ^ _KEYS) if isinstance(entry, dict) else repr(entry)[:80]
+        raise RwkvlabError(
+            f"{path}: encoding of {name!r} has missing or unknown keys {odd}",
+            ", ".join(sorted(_KEYS)),
+            "correct that entry",
+        )
+    try:
+        encoding = Encoding(
+            int(entry["bw"]), bool(entry["is_sym"]), np.array(entry["scale"], float), np.array(entry["offset"], int)
+        )
+    except (TypeError, ValueError) as error:
+        raise RwkvlabError(f"{path}: encoding of '{name}': {error}", "numbers", "correct that entry") from error
+    _check(path, name, entry["dtype"], encoding)
+    return name, encoding
+
+
+def _check(path: Path, name: str, dtype: str, e: Encoding) -> None:
+    sound = (
+        dtype == "INT"
+        and 2 <= e.bits <= 32
+        and e.scale.ndim == 1
+        and e.scale.shape == e.offset.shape
+        and bool(np.all(np.isfinite(e.scale)) and np.all(e.scale > 0))
+        and (not e.symmetric or bool(np.all(e.offset == -(2 ** (e.bits - 1)))))
+    )
+    if not sound:
+        raise RwkvlabError(
+            f"{path}: encoding of '{name}' contradicts itself",
+            "dtype INT, 2 to 32 bits, positive finite scales, one offset per scale, -2^(bits-1) where symmetric",
+            "correct that entry",
+        )

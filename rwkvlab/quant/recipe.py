@@ -1,0 +1,137 @@
+"""A recipe: everything that decides a quantized model's numbers, as data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.files import write_text_atomic
+
+Precision = Literal["fp16", "a16w8", "a16w4"]
+
+LARGE_LINEARS = ("att.receptance", "att.key", "att.value", "att.output", "ffn.key", "ffn.value")
+"""The matrices that hold nearly all of a block's bytes."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CalibrationOptions(_Data):
+    """The text whose activations set the 16-bit ranges.
+
+    Attributes:
+        text: "stories" (the bundled world's training stories), or a text file or a folder of them.
+        tokens: how many tokens are read, the leading token 0 of each row included.
+        length: tokens per row; each row starts from the empty state.
+        seed: of the generated stories.
+    """
+
+    text: str = "stories"
+    tokens: int = Field(8192, ge=2)
+    length: int = Field(128, ge=2)
+    seed: int = 0
+
+
+class GraphOptions(_Data):
+    """What is compiled from the quantized model.
+
+    Attributes:
+        chunks: context binaries the model is cut into.
+        prefill_tokens: tokens per execution of the prefill graph, a multiple of 16.
+        logits: "all" positions of a prefill block get scores, or the "last" only.
+        external_embedding: leave the embedding out of the graph and write it to `<model>.emb`.
+        soc: the chip compiled for.
+    """
+
+    chunks: int = Field(1, ge=1)
+    prefill_tokens: int = Field(32, ge=16, multiple_of=16)
+    logits: Literal["all", "last"] = "all"
+    external_embedding: bool = False
+    soc: str = "SM8650"
+
+
+class Recipe(_Data):
+    """How a model is quantized and compiled.
+
+    Attributes:
+        precision: fp16; a16w8, every linear in 8-bit weights; a16w4, the large linears in 4-bit weights, the low-rank
+            maps and the head in 8-bit. Activations are 16-bit integers at each quantized linear's input and output.
+        method: rtn, round to nearest.
+        granularity: per-channel, one scale per output row.
+        islands: what stays float: "linears" quantizes the linears only, everything between them is fp16.
+        activation_range: min-max, or percentile, which lets the rarest values clip.
+        percentile: of the values kept by "percentile", in percent; half of the rest is cut at each end.
+        calibration: the text that sets activation ranges.
+        graph: what is compiled.
+    """
+
+    precision: Precision = "a16w8"
+    method: Literal["rtn"] = "rtn"
+    granularity: Literal["per-channel"] = "per-channel"
+    islands: Literal["linears"] = "linears"
+    activation_range: Literal["min-max", "percentile"] = "min-max"
+    percentile: float = Field(99.99, gt=50, lt=100)
+    calibration: CalibrationOptions = CalibrationOptions()
+    graph: GraphOptions = GraphOptions()
+
+    def weight_bits(self, linear: str) -> int | None:
+        """Bit width of the weights of the linear called e.g. `blocks.3.att.key` or `head`; None stays float."""
+        if self.precision == "fp16":
+            return None
+        is_large = linear.split(".", 2)[-1] in LARGE_LINEARS
+        return 4 if self.precision == "a16w4" and is_large else 8
+
+    @property
+    def hash(self) -> str:
+        """12 hex digits over every field."""
+        return _digest(self.model_dump(mode="json"))
+
+    @property
+    def quantization_hash(self) -> str:
+        """12 hex digits over what decides the encodings; graphs and chips may differ."""
+        return _digest(self.model_dump(mode="json", exclude={"graph"}))
+
+    def save(self, path: Path) -> None:
+        """Write as YAML."""
+        write_text_atomic(path, yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Recipe:
+        """Read YAML.
+
+        Raises:
+            RwkvlabError: not readable, not YAML, an unknown key, or a value out of range.
+        """
+        try:
+            content = yaml.safe_load(Path(path).read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise RwkvlabError(
+                f"cannot read the recipe {path}: {error}", "a YAML file", "check the path and the file"
+            ) from error
+        if not isinstance(content, dict):
+            raise RwkvlabError(f"{path} holds no mapping", "key: value lines", "see quant_encodings/ for examples")
+        return cls.parse(content, str(path))
+
+    @classmethod
+    def parse(cls, content: dict, source: str = "recipe") -> Recipe:
+        """Validate a mapping; every offending key is named in the error."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+            )
+            raise RwkvlabError(
+                f"{source}: {problems}", f"keys {', '.join(cls.model_fields)}", "correct the named keys"
+            ) from error
+
+
+def _digest(content: dict) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]

@@ -72,7 +72,11 @@ OBJECT_PLACE = Relation(
             "everyone knew that the {k} was in the {v}",
             "someone saw the {k} in the {v}",
         ),
-        ("{a} found the {k} in the {v}", "they looked for the {k} in the {v}", "everyone saw that the {k} was in the {v}"),
+        (
+            "{a} found the {k} in the {v}",
+            "they looked for the {k} in the {v}",
+            "everyone saw that the {k} was in the {v}",
+        ),
     ),
     ask=Wordings(
         ("Where is the {k}?", "Where can we find the {k}?", "Can you tell me where the {k} was?"),
@@ -224,7 +228,11 @@ OBJECT_COLOUR = Relation(
         ("They all saw that the {k} was {v}.", "{a} carried a {v} {k}."),
     ),
     move=Wordings(
-        ("Later {a} painted the {k} {v}.", "Then {a} wanted to have the {k} {v}.", "After lunch the {k} was painted {v}."),
+        (
+            "Later {a} painted the {k} {v}.",
+            "Then {a} wanted to have the {k} {v}.",
+            "After lunch the {k} was painted {v}.",
+        ),
         ("After lunch {a} painted the {k} {v}.", "Then the {k} was painted {v}."),
     ),
     recap=Wordings(

@@ -34,9 +34,7 @@ WEATHER = tuple(
     dry damp gloomy peaceful pleasant""".split()
 )
 DAYS = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
-MONTHS = tuple(
-    "January February March April May June July August September October November December".split()
-)
+MONTHS = tuple("January February March April May June July August September October November December".split())
 LANDMARKS = tuple(
     """bridge river fountain mill well gate square statue lake hill meadow canal railway beach field crossroads
     lighthouse monument pier vineyard orchard playground stadium waterfall""".split()

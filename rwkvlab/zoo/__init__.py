@@ -22,7 +22,9 @@ def path(name: str) -> Path:
     """
     if name not in names():
         raise RwkvlabError(
-            f"bundled model {name!r}", ", ".join(names()) or "none in this installation", "a name from the list or a path"
+            f"bundled model {name!r}",
+            ", ".join(names()) or "none in this installation",
+            "a name from the list or a path",
         )
     return _FOLDER / f"{name}.pth"
 

@@ -83,9 +83,7 @@ def last_sentence(story: Story) -> str:
 
 
 @torch.no_grad()
-def accuracy(
-    model: Model, tokenizer: Tokenizer, stories: Sequence[Story], context: Callable[[Story], str]
-) -> float:
+def accuracy(model: Model, tokenizer: Tokenizer, stories: Sequence[Story], context: Callable[[Story], str]) -> float:
     """Share of stories whose last word is the most likely continuation of `context(story)`."""
     hits = 0
     for start in range(0, len(stories), _ROWS):

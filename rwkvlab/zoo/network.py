@@ -56,7 +56,14 @@ def _initialise_block(block: Block, layer: int, spec: ModelSpec, generator: torc
     remaining = 1 - layer / spec.n_layer
     channel = torch.arange(width) / width
     att, ffn = block.att, block.ffn
-    for vector, power in ((att.x_r, 0.2), (att.x_w, 0.9), (att.x_k, 0.7), (att.x_v, 0.7), (att.x_a, 0.9), (att.x_g, 0.2)):
+    for vector, power in (
+        (att.x_r, 0.2),
+        (att.x_w, 0.9),
+        (att.x_k, 0.7),
+        (att.x_v, 0.7),
+        (att.x_a, 0.9),
+        (att.x_g, 0.2),
+    ):
         vector.copy_(1 - channel ** (power * remaining))
     ffn.x_k.copy_(1 - channel ** (remaining**4))
 

@@ -175,8 +175,7 @@ def _is_unused(name: str) -> bool:
 
 
 def _fits(found: Shape, expected: Shape) -> bool:
-    is_vector = len(expected) == 1 or expected[:2] == (1, 1)
-    if is_vector:
+    if len(expected) != 2:  # a vector
         return len(found) in (1, 3) and found[-1] == expected[-1] and all(n == 1 for n in found[:-1])
     return tuple(found) == expected
 

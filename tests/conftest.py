@@ -5,11 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-# Before torch and numpy start their pools: workers run side by side, and one thread makes sums reproducible.
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-
 from hypothesis import settings
 
 from rwkvlab.spec import LoraRanks, ModelSpec
@@ -17,6 +12,8 @@ from rwkvlab.spec import LoraRanks, ModelSpec
 if TYPE_CHECKING:
     from rwkvlab.checkpoint import Checkpoint
 
+# Workers run side by side, and one thread makes sums reproducible. The variable is for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 try:
     import torch
 except ImportError:  # the device install: its tests need none

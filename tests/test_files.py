@@ -84,7 +84,8 @@ except RwkvlabError as error:
 
 
 def test_a_full_tmpfs_is_one_error(tmp_path: Path) -> None:
-    code = "from rwkvlab.files import write_bytes_atomic; write_bytes_atomic('%s/a.bin', b'x' * 1_000_000)" % tmp_path
+    write = f"write_bytes_atomic('{tmp_path}/a.bin', b'x' * 1_000_000)"
+    code = f"from rwkvlab.files import write_bytes_atomic; {write}"
     mount = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     script = f'mount -t tmpfs -o size=64k none "{tmp_path}" || exit 77; exec "{sys.executable}" -c "{code}"'
     try:

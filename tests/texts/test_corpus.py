@@ -58,7 +58,7 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
 def test_the_hash_tells_inputs_apart_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("\ufeffone two three\r\nfour".encode())
     (tmp_path / "b.txt").write_text("one two three\nfour")
-    (tmp_path / "c.txt").write_text("one two three\nfive")
+    (tmp_path / "c.txt").write_text("ten two three\nfour")
     first, same, other = (calibration_tokens(tmp_path / f"{name}.txt", BYTES, 8, 4).sha256 for name in "abc")
     assert first == same != other
 

@@ -107,7 +107,7 @@ def test_no_network_is_one_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError("cannot resolve host\nmore")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=unreachable))
-    with pytest.raises(RwkvlabError, match="cannot download .* cannot resolve host; try: copy the file"):
+    with pytest.raises(RwkvlabError, match=r"cannot download .* cannot resolve host; try: copy the file"):
         load_set("hub")
 
 

@@ -368,6 +368,14 @@ PLANS = Wordings(
 )
 """The order in which a story states (bind), changes (move), repeats (recap) and finally asks for (close) its facts."""
 
+LESSONS = (
+    "bind bind recap recap close",
+    "bind bind recap close",
+    "bind bind bind recap recap close",
+    "bind move bind recap close",
+)
+"""Plans of the short pieces that training starts with."""
+
 LEADS = Wordings(
     (
         "In the end",

@@ -1,12 +1,12 @@
 """A seeded world of short stories whose last word follows from the whole story and not from its last sentence.
 
-Every story states a few facts of one kind (which thing is where, whose it is, what colour it has ...), sometimes changes
-one, adds sentences that lead nowhere, and closes with a sentence that names one key and ends with its value: the LAMBADA
-task, with the answer known by construction. Test stories use held-out plans and held-out wordings of the closing
-sentence, with the vocabulary of the training stories.
+Every story states a few facts of one kind (which thing is where, whose it is, what colour it has ...), sometimes
+changes one, adds sentences that lead nowhere, and closes with a sentence that names one key and ends with its value:
+the LAMBADA task, with the answer known by construction. Test stories use held-out plans and held-out wordings of the
+closing sentence, with the vocabulary of the training stories.
 
-Free choices have a clear favourite each (`FAVOURITE`), so that a trained model's most likely word is well separated from
-its second, while guessing the answer without the story stays hard.
+Free choices have a clear favourite each (`FAVOURITE`), so that a trained model's most likely word is well separated
+from its second, while guessing the answer without the story stays hard.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from rwkvlab.errors import RwkvlabError
@@ -23,7 +24,6 @@ from rwkvlab.texts._story_templates import Relation, Wordings
 Split = Literal["train", "test"]
 
 MIN_WORDS, MAX_WORDS = 40, 100
-TURNS = 2
 FAVOURITE = 0.25
 """Probability of the favourite among interchangeable words and wordings; the others share the rest evenly."""
 FAVOURITE_VALUE = 0.15
@@ -46,13 +46,15 @@ class Story:
         text: the whole story; its last word is the target, with nothing after it.
         last_sentence: the closing sentence, target included.
         template: relation, plan and closing wording, which identify what is held out.
-        turns: questions about facts of the story other than the one the closing sentence asks for.
+        turns: questions, in random order, about all facts of the story but the one its closing sentence asks for.
+        recalls: where in `text` a word begins (with its space) that earlier sentences determine; the last is the target.
     """
 
     text: str
     last_sentence: str
     template: str
     turns: tuple[Turn, ...]
+    recalls: tuple[int, ...]
 
     @property
     def target(self) -> str:
@@ -96,6 +98,15 @@ def generate(n: int, seed: int, split: Split) -> list[Story]:
     return [_write(rng, split) for _ in range(n)]
 
 
+def lessons(n: int, seed: int) -> list[Story]:
+    """`n` short training pieces for a model that cannot recall yet: two or three facts, repeated at once.
+
+    Their text is shorter than a story's, and starts without an opening.
+    """
+    rng = random.Random(f"lesson-{seed}")
+    return [_Writer(rng, "train").write(rng.choice(templates.LESSONS)) for _ in range(n)]
+
+
 def _write(rng: random.Random, split: Split) -> Story:
     while True:
         story = _Writer(rng, split).write()
@@ -115,19 +126,22 @@ class _Writer:
         self.taken: set[str] = set()
         self.fillers: set[str] = set()
 
-    def write(self) -> Story:
-        plan = self._pick(self._wordings(templates.PLANS))
+    def write(self, plan: str = "") -> Story:
+        """Follow `plan`, or one of the split's."""
+        plan = plan or self._pick(self._wordings(templates.PLANS))
         roles = plan.split()
         sentences = [getattr(self, f"_{role}")() for role in roles[:-1]]
         asked = self.rng.choice(self.facts)
         core = self._pick(self._wordings(self.relation.close))
         lead = self._pick(self._wordings(templates.LEADS))
         closing = f"{lead} {self._fill(core, asked)}"
+        text = " ".join([*sentences, closing])
         return Story(
-            text=" ".join([*sentences, closing]),
+            text=text,
             last_sentence=closing,
             template=f"{self.relation.name} | {plan} | {lead} {core}",
             turns=self._turns(asked),
+            recalls=(*_last_words(sentences, roles), text.rindex(" ")),
         )
 
     def _open(self) -> str:
@@ -198,11 +212,18 @@ class _Writer:
 
     def _turns(self, asked: _Fact) -> tuple[Turn, ...]:
         others = [fact for fact in self.facts + self.side_facts if fact is not asked]
-        return tuple(self._turn(fact) for fact in self.rng.sample(others, TURNS))
+        return tuple(self._turn(fact) for fact in self.rng.sample(others, len(others)))
 
     def _turn(self, fact: _Fact) -> Turn:
         question = self._pick(self._wordings(fact.relation.ask)).format(k=fact.key)
         return Turn(question, fact.relation.answer.format(v=fact.value))
+
+
+def _last_words(sentences: Sequence[str], roles: Sequence[str]) -> list[int]:
+    """Where the last words of the repeating sentences begin in the joined text."""
+    starts = accumulate((len(sentence) + 1 for sentence in sentences), initial=0)
+    placed = zip(sentences, roles, starts, strict=False)
+    return [start + sentence.rindex(" ") for sentence, role, start in placed if role == "recap"]
 
 
 def _ranks() -> dict[str, int]:

@@ -4,12 +4,14 @@ uninterrupted one would have seen."""
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rwkvlab.texts.stories import Story, generate
+from rwkvlab.texts.stories import Story, generate, lessons
 from rwkvlab.tokenizer import Tokenizer
 
 END = 0
@@ -28,33 +30,61 @@ class Batch:
     weights: Tensor
 
 
-def batch(tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int) -> Batch:
-    """Rows of whole documents, each row starting with a fresh one and the last one in a row cut off."""
+def batch(tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int, lesson_share: float = 0.0) -> Batch:
+    """Rows of whole documents, each row starting with a fresh one and the last one in a row cut off.
+
+    Args:
+        tokenizer: of the bundled models.
+        seed, step: what the batch is a function of.
+        rows, length: its shape, in tokens.
+        lesson_share: share of documents that are short lessons instead of stories.
+    """
     rng = random.Random(f"{seed}-{step}")
-    stories = iter(generate(rows * (length // 40 + 2), rng.getrandbits(48), "train"))
-    filled = [_row(tokenizer, stories, rng, length + 1) for _ in range(rows)]
+    documents = _documents(rng, rows * (length // 25 + 2), lesson_share)
+    filled = [_row(tokenizer, documents, length + 1) for _ in range(rows)]
     tokens, weights = (torch.tensor(part) for part in zip(*filled, strict=True))
     return Batch(tokens, weights[:, 1:])
 
 
-def _row(tokenizer: Tokenizer, stories, rng: random.Random, length: int) -> tuple[list[int], list[float]]:
+Piece = tuple[str, float]
+"""Text and the weight of its tokens in the loss; the empty text stands for the end-of-text token."""
+
+
+def _documents(rng: random.Random, at_most: int, lesson_share: float) -> Iterator[list[Piece]]:
+    stories = generate(at_most, rng.getrandbits(48), "train")
+    easy = lessons(at_most, rng.getrandbits(48))
+    for story, lesson in zip(stories, easy, strict=True):
+        is_lesson, with_dialogue = rng.random() < lesson_share, rng.random() < DIALOGUE_SHARE
+        chosen = lesson if is_lesson else story
+        body = _pieces(chosen.text, chosen.recalls, begin=" " if is_lesson else "")
+        yield [("", 1.0), *body, *(_dialogue_pieces(chosen) if with_dialogue else [])]
+
+
+def _row(tokenizer: Tokenizer, documents: Iterator[list[Piece]], length: int) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     weights: list[float] = []
     while len(tokens) < length:
-        for piece, weight in _document(next(stories), rng.random() < DIALOGUE_SHARE):
-            ids = tokenizer.encode(piece)
-            tokens += ids if piece else [END]
-            weights += [weight] * (len(ids) or 1)
+        for text, weight in next(documents):
+            ids = tokenizer.encode(text) if text else [END]
+            tokens += ids
+            weights += [weight] * len(ids)
     return tokens[:length], weights[:length]
 
 
-def _document(story: Story, with_dialogue: bool) -> list[tuple[str, float]]:
-    """Pieces of text with their loss weights; the empty piece stands for the end-of-text token."""
-    pieces = [("", 1.0), (story.context, 1.0), (story.target, ANSWER_WEIGHT)]
-    if with_dialogue:
-        pieces.append((".\n\n", 1.0))
-        for turn in story.turns:
-            *article, answer = turn.answer.rsplit(" ", 1)
-            opening = "".join([f"User: {turn.question}\n\nAssistant:", *(f" {word}" for word in article)])
-            pieces += [(opening, 1.0), (f" {answer}", ANSWER_WEIGHT), ("\n\n", 1.0)]
+def _pieces(text: str, recalls: Sequence[int], begin: str) -> list[Piece]:
+    """`begin` is " " for a lesson, which starts as if in mid-text: with a word that has a leading space."""
+    pieces, done = [], 0
+    for start in recalls:
+        word = re.match(r" [A-Za-z]+", text[start:])
+        assert word, f"no word at {start} of {text!r}"
+        pieces += [(begin + text[done:start], 1.0), (word[0], ANSWER_WEIGHT)]
+        begin, done = "", start + len(word[0])
+    return pieces
+
+
+def _dialogue_pieces(story: Story) -> list[Piece]:
+    pieces = [(".\n\n", 1.0)]
+    for turn in story.turns:
+        opening, answer = f"User: {turn.question}\n\nAssistant: {turn.answer}".rsplit(" ", 1)
+        pieces += [(opening, 1.0), (f" {answer}", ANSWER_WEIGHT), ("\n\n", 1.0)]
     return pieces

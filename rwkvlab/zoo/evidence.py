@@ -55,7 +55,7 @@ class Figures:
 
 
 def measure(model: Model, tokenizer: Tokenizer, stories: int, questions: int, seed: int = SEED) -> Figures:
-    """Evaluate a model of the story world on `stories` test stories, and on the first question of `questions` others."""
+    """Evaluate a model of the story world on `stories` test stories and the first question about `questions` others."""
     items = generate(stories, seed, "test")
     asked = generate(questions, seed + 1, "test")
     rounded = round_weights(model)

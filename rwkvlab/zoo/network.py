@@ -42,8 +42,8 @@ class Network(nn.Module):
 def initialise(network: Network, generator: torch.Generator) -> None:
     """Starting values in the spirit of RWKV-LM's training recipe for x070.
 
-    Small embeddings behind a norm; output matrices at zero, so that every block starts as the identity; decays and token
-    shifts spread over the channels, from short to long memory.
+    Small embeddings behind a norm; output matrices at zero, so that every block starts as the identity; decays and
+    token shifts spread over the channels, from short to long memory.
     """
     nn.init.uniform_(network.emb.weight, -1e-4, 1e-4, generator=generator)
     nn.init.orthogonal_(network.body.head.weight, 0.5, generator=generator)

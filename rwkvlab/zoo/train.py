@@ -28,9 +28,9 @@ from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, p
 class Settings:
     """Everything that decides the result, besides the story world."""
 
-    steps: int = 2500
-    rows: int = 32
-    length: int = 128
+    steps: int = 3600
+    rows: int = 14
+    length: int = 144
     seed: int = 1
     peak_rate: float = 2e-3
     final_rate: float = 1e-4
@@ -43,6 +43,10 @@ class Settings:
         warm = min(1.0, (step + 1) / self.warm_up)
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         return warm * (self.final_rate + (self.peak_rate - self.final_rate) * cosine)
+
+    def lesson_share(self, step: int) -> float:
+        """Share of short lessons among the documents: all at first, none from 40 % of the run on."""
+        return max(0.0, 1 - step / (0.4 * self.steps))
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Training:
         settings = self.settings
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(self.step)
-        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length)
+        share = settings.lesson_share(self.step)
+        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length, share)
         loss, answered = self._evaluate(data)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -9,14 +9,14 @@ import pytest
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.texts import _story_templates as templates
-from rwkvlab.texts.stories import MAX_WORDS, MIN_WORDS, generate
+from rwkvlab.texts.stories import MAX_WORDS, MIN_WORDS, generate, lessons
 
 SPLITS = ("train", "test")
 PINNED = (
-    "Once, on a gloomy Saturday, there was a feast near the beach. In the end Mia bought a lamp. "
-    "Yusuf carried a basket. Between the trees one could hear rain. Sam carried a bell. Everyone "
-    "knew that Sam had the bell. The doctor said that fresh air was good for everyone. That evening "
-    "everyone knew that Mia had the lamp"
+    "Once, on a gloomy Saturday, there was a feast near the beach. In the end Mia bought a lamp. Yusuf "
+    "carried a basket. Between the trees one could hear rain. Sam carried a bell. Everyone knew that Sam "
+    "had the bell. The doctor said that fresh air was good for everyone. That evening everyone knew that "
+    "Mia had the lamp"
 )
 
 
@@ -112,12 +112,27 @@ def _question(story, keys) -> tuple:
 
 def test_dialogue_asks_for_facts_of_the_story(stories):
     for story in stories:
-        assert len(story.turns) == 2
+        assert len(story.turns) >= 2
         assert story.dialogue.startswith("User: ") and story.dialogue.endswith("\n\n")
         for turn in story.turns:
             assert turn.question.endswith("?")
             assert 1 <= len(turn.answer.split()) <= 2
             assert turn.answer.split()[-1] in re.findall("[A-Za-z]+", story.text)
+
+
+def test_recalled_words_were_said_before(stories):
+    for story in stories:
+        assert story.text[story.recalls[-1] :] == story.target
+        for start in story.recalls:
+            word = re.match(r" ([A-Za-z]+)", story.text[start:])
+            assert word and re.search(rf"\b{word[1]}\b", story.text[:start])
+
+
+def test_lessons_are_short_and_end_with_a_recalled_word():
+    for lesson in lessons(200, 1):
+        assert len(lesson.text.split()) < 70
+        assert lesson.target.strip() in re.findall("[A-Za-z]+", lesson.context)
+        assert lesson.turns
 
 
 def test_prompt_stops_where_the_assistant_speaks():

@@ -32,13 +32,16 @@ def test_batches_depend_on_seed_and_step_only():
     assert first.tokens.shape == (3, 129) and first.weights.shape == (3, 128)
 
 
-def test_rows_start_with_a_document_and_answers_weigh_more():
+@pytest.mark.parametrize("lesson_share", [0.0, 1.0])
+def test_rows_start_with_a_document_and_answers_weigh_more(lesson_share):
     tokenizer = load_tokenizer("zoo")
-    data = batch(tokenizer, 1, 0, 8, 256)
+    data = batch(tokenizer, 1, 0, 8, 256, lesson_share)
     assert (data.tokens[:, 0] == 0).all()
     weighted = data.tokens[:, 1:][data.weights == ANSWER_WEIGHT]
     assert len(weighted) >= 8 * 2
     assert all(tokenizer.decode([token]).startswith(" ") for token in weighted.tolist())
+    known_bytes = {1 + ord(mark) for mark in ".,:?"}
+    assert not [token for token in data.tokens.flatten().tolist() if 0 < token <= 256 and token not in known_bytes]
 
 
 def test_every_parameter_learns():
@@ -63,7 +66,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path):
 
 def test_a_run_with_other_settings_is_not_resumed(tmp_path):
     Training(SMALL, torch.device("cpu")).save(tmp_path / "x.resume.pt")
-    with pytest.raises(RwkvlabError, match="x.resume.pt"):
+    with pytest.raises(RwkvlabError, match=r"x\.resume\.pt"):
         train(Settings(steps=5, rows=2, length=48), tmp_path / "x.pth")
 
 

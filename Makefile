@@ -33,8 +33,9 @@ test: export MPLBACKEND := Agg
 test: $(READY)
 	@$(PY) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
+# Jupyter refuses to run as root unless told; in a container there is nobody else.
 lab: $(READY)
-	@$(PY) -m jupyter lab --ip=127.0.0.1 $(NOTEBOOKS)
+	@exec $(PY) -m jupyter lab --ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root) $(NOTEBOOKS)
 
 lint: $(READY)
 	@$(PY) -m ruff check .

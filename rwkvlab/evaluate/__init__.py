@@ -1,0 +1,1 @@
+"""Measuring a model: protocol-stamped perplexity, accuracy and fidelity."""

@@ -1,0 +1,1 @@
+"""Exporting chunks as ONNX decode and prefill graphs."""

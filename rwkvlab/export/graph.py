@@ -20,8 +20,8 @@ OPSET = 21
 def export_graph(chunk: Chunk, tokens: int, path: Path, last_logits_only: bool = False) -> Path:
     """Write `chunk` as an ONNX graph over `tokens` tokens, batch 1, with its weights in `<path>.data`.
 
-    Inputs and outputs carry the chunk's tensor names. Quantized linears become Q/DQ pairs around a weight that is stored
-    as integers. Any graph of this chunk, whatever its length, has the same weights and encodings.
+    Inputs and outputs carry the chunk's tensor names. Quantized linears become Q/DQ pairs around a weight that is
+    stored as integers. Any graph of this chunk, whatever its length, has the same weights and encodings.
 
     Args:
         chunk: float, or as returned by `quant.sim.simulate`.

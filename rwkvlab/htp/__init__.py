@@ -1,0 +1,1 @@
+"""Qualcomm HTP: compiling context binaries, caching them, running them."""

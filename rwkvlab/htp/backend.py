@@ -74,7 +74,7 @@ def quiet_native(enabled: bool = True) -> Iterator[None]:
                 os.close(copy)
 
 
-def _import():  # noqa: ANN202 - two modules
+def _import():
     try:
         import onnxruntime
         import onnxruntime_qnn
@@ -87,6 +87,6 @@ def _import():  # noqa: ANN202 - two modules
     return onnxruntime, onnxruntime_qnn
 
 
-def _register(ort, qnn) -> None:  # noqa: ANN001 - modules
+def _register(ort, qnn) -> None:
     if PROVIDER not in {device.ep_name for device in ort.get_ep_devices()}:
         ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import disk_error
-from rwkvlab.htp.soc import Soc
+from rwkvlab.soc import Soc
 
 VERBOSE, WARNING = 0, 2
 """ONNX Runtime's log severities. Only the verbose log names the nodes the HTP does not take, and it is long."""

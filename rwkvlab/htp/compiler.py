@@ -1,7 +1,7 @@
 """The child process that turns one ONNX file into one HTP context binary: `python -m rwkvlab.htp.compiler JOB.json`.
 
-A process of its own, because Qualcomm's compiler reports the memory traffic only on the C-level stdout, needs more stack
-than a Python thread has, and takes the whole process with it when it crashes.
+A process of its own, because Qualcomm's compiler reports the memory traffic only on the C-level stdout, needs more
+stack than a Python thread has, and takes the whole process with it when it crashes.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class HtpSession:
 _NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
 
 
-def _load(wrapper: Path):  # noqa: ANN202 - onnxruntime is optional at import time
+def _load(wrapper: Path):
     options = session_options({})
     options.log_severity_level = 3
     import onnxruntime

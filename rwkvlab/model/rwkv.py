@@ -139,6 +139,13 @@ def load_model(checkpoint: Checkpoint) -> Model:
     return Model([load_chunk(checkpoint, 0, checkpoint.spec.n_layer)]).eval()
 
 
+def linear_names(spec: ModelSpec) -> list[str]:
+    """Every linear of the model in forward order of the blocks, the head last."""
+    with torch.device("meta"):
+        chunk = Chunk(spec, 0, spec.n_layer)
+    return [name for name, module in chunk.named_modules() if isinstance(module, nn.Linear)]
+
+
 def folded_embedding(checkpoint: Checkpoint) -> Tensor:
     """Embedding table [V, C] with blocks.0.ln0 applied to each row."""
     weight, bias = checkpoint.tensor("blocks.0.ln0.weight"), checkpoint.tensor("blocks.0.ln0.bias")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from rwkvlab.model.rwkv import run_chunk, zero_state
 from rwkvlab.spec import ModelSpec
 
 LoadChunk = Callable[[ChunkRange], nn.Module]
-UseLogits = Callable[[int, Tensor], None]
 
 
 @torch.inference_mode()
@@ -22,9 +21,8 @@ def stream(
     plan: Sequence[ChunkRange],
     load: LoadChunk,
     batches: Sequence[Tensor],
-    use: UseLogits,
     describe: str = "",
-) -> None:
+) -> Iterator[tuple[int, Tensor]]:
     """Feed every batch through chunk 1, then every result through chunk 2, and so on.
 
     Memory holds one chunk and the hidden vectors of all batches, never the whole model.
@@ -34,8 +32,10 @@ def stream(
         plan: its chunks.
         load: makes one chunk; dropped before the next is made.
         batches: token ids, each [B, T].
-        use: called with (batch number, logits [B, T, V]) as the last chunk produces them.
         describe: what the progress bar says; silent when empty.
+
+    Yields:
+        (batch number, logits [B, T, V]) as the last chunk produces them.
     """
     hidden: list[Tensor] = list(batches)
     v_first: list[Tensor | None] = [None] * len(hidden)
@@ -45,15 +45,15 @@ def stream(
             for index, x in enumerate(hidden):
                 empty = zero_state(spec, x.shape[0], x.device, part.first, part.last)
                 y, v_first[index], _ = run_chunk(chunk, x, v_first[index], empty)
+                progress.update()
                 if part.last == spec.n_layer:
-                    use(index, y)
+                    yield index, y
                 else:
                     hidden[index] = y
-                progress.update()
-            del chunk
+            del chunk, y
 
 
-def pad_batches(sequences: Sequence[Sequence[int]], tokens_per_batch: int = 4096) -> Iterable[tuple[list[int], Tensor]]:
+def pad_batches(sequences: Sequence[Sequence[int]], tokens_per_batch: int = 4096) -> Iterator[tuple[list[int], Tensor]]:
     """Sort sequences by length and pack them into right-padded batches.
 
     A padded position comes after all real ones of its row, and the model is causal, so it changes no real logit.

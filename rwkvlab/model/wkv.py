@@ -6,8 +6,8 @@ key a = -kk and b = kk * (in-context learning rate), RWKV-7 (arXiv 2503.14456, s
     S_t = S_{t-1} diag(w_t) + (S_{t-1} a_t) b_t^T + v_t k_t^T          y_t = S_t r_t
 
 The chunk-parallel form rests on S_t = (S_0 + sum_{i<=t} (u_i b_i^T + v_i k_i^T) / E_i) * E_t with E_t the product of
-the decays up to t and u_t = S_{t-1} a_t. Written with a~ = a E_{t-1}, r~ = r E_t, b^ = b / E, k^ = k / E, the u_t of one
-chunk solve a unit-triangular system U = A U + a~ S_0^T + tril(a~ k^^T, -1) V, A = tril(a~ b^^T, -1).
+the decays up to t and u_t = S_{t-1} a_t. Written with a~ = a E_{t-1}, r~ = r E_t, b^ = b / E, k^ = k / E, the u_t of
+one chunk solve a unit-triangular system U = A U + a~ S_0^T + tril(a~ k^^T, -1) V, A = tril(a~ b^^T, -1).
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _wkv7_chunks(
 def _inverse_of_one_minus(lower: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
     """(I - A)^-1 for strictly lower-triangular A [..., CHUNK, CHUNK], by block forward substitution.
 
-    Inverting [[P, 0], [-C, Q]] gives [[P^-1, 0], [Q^-1 C P^-1, Q^-1]]: from blocks of size s to 2s, M <- M + M A_s M with
-    A_s the part of A that couples the two halves. The product (I+A)(I+A^2)(I+A^4)... needs as many matrix products,
+    Inverting [[P, 0], [-C, Q]] gives [[P^-1, 0], [Q^-1 C P^-1, Q^-1]]: from blocks of size s to 2s, M <- M + M A_s M
+    with A_s the part of A that couples the two halves. The product (I+A)(I+A^2)(I+A^4)... needs as many matrix products,
     but its powers of A grow like binomials when a key repeats, and float16 loses the result.
     """
     first, *rest = levels
@@ -136,7 +136,7 @@ def _from_chunks(y: Tensor, batch: int, length: int) -> Tensor:
 
 
 class _Masks:
-    """Constant triangles: `lower` with the diagonal, `strict` without, `levels` the couplings of block sizes 1, 2, 4, 8."""
+    """Constant triangles: `lower` with the diagonal, `strict` without; `levels` couple blocks of size 1, 2, 4, 8."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         row, column = torch.arange(CHUNK)[:, None], torch.arange(CHUNK)[None, :]

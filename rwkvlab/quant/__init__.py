@@ -1,0 +1,1 @@
+"""Quantization: recipes, calibration, grids, encodings, AIMET QuantSim."""

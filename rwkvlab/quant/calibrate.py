@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -121,9 +119,11 @@ def calibrate(
     Raises:
         RwkvlabError: ids outside the model's vocabulary, or a value that is not finite.
     """
-    if rows.size == 0 or rows.min() < 0 or rows.max() >= checkpoint.spec.vocab_size:
+    if rows.size == 0:
+        raise RwkvlabError("the calibration text is empty", "at least one row of tokens", "choose another text")
+    if rows.min() < 0 or rows.max() >= checkpoint.spec.vocab_size:
         raise RwkvlabError(
-            f"calibration text holds token ids {rows.min() if rows.size else 'none'}..{rows.max() if rows.size else ''}",
+            f"the calibration text holds token ids {rows.min()}..{rows.max()}",
             f"0 to {checkpoint.spec.vocab_size - 1}",
             "use the model's own tokenizer (--tokenizer)",
         )
@@ -131,12 +131,13 @@ def calibrate(
     batches = [torch.from_numpy(rows[i : i + batch]) for i in range(0, len(rows), batch)]
     plan = plan_chunks(checkpoint.spec.n_layer, chunks)
 
-    def load(part):  # noqa: ANN001, ANN202 - a chunk range to a chunk
+    def load(part):
         chunk = load_chunk(checkpoint, part.first, part.last)
         recorder.attach(chunk)
         return chunk
 
-    stream(checkpoint.spec, plan, load, batches, lambda *_: None, "calibrate" if progress else "")
+    for _ in stream(checkpoint.spec, plan, load, batches, "calibrate" if progress else ""):
+        pass
     source = CalibrationSource(checkpoint.sha256, text, text_sha256, int(rows.size))
     return Calibration(source, recorder.ranges())
 
@@ -155,7 +156,7 @@ class _Recorder:
     def ranges(self) -> dict[str, ActivationRange]:
         return {name: running.result() for name, running in self._sums.items()}
 
-    def _hook(self, name: str):  # noqa: ANN202 - torch's hook signature
+    def _hook(self, name: str):
         def record(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             for end, value in (("input", inputs[0]), ("output", output)):
                 self._sums.setdefault(f"{name}.{end}", _Running(f"{name}.{end}")).add(value)

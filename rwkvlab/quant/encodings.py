@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.files import write_text_atomic
+from rwkvlab.files import sha256_text, write_text_atomic
 
 VERSION = "1.0.0"
 _KEYS = {"name", "bw", "dtype", "enc_type", "is_sym", "scale", "offset"}
@@ -62,15 +62,23 @@ class Encodings:
     params: dict[str, Encoding] = field(default_factory=dict)
     activations: dict[str, Encoding] = field(default_factory=dict)
 
+    @property
+    def sha256(self) -> str:
+        """Digest of the file these encodings make."""
+        return sha256_text(self._text())
+
     def save(self, path: Path) -> None:
         """Write AIMET 1.0.0 JSON."""
+        write_text_atomic(path, self._text())
+
+    def _text(self) -> str:
         content = {
             "version": VERSION,
             "activation_encodings": [_entry(name, e) for name, e in self.activations.items()],
             "param_encodings": [_entry(name, e) for name, e in self.params.items()],
             "excluded_layers": [],
         }
-        write_text_atomic(path, json.dumps(content, indent=1))
+        return json.dumps(content, indent=1)
 
     @classmethod
     def load(cls, path: Path | str) -> Encodings:

@@ -35,7 +35,9 @@ def quantize(checkpoint: Checkpoint, calibration: Calibration | None, recipe: Re
     if recipe.precision == "fp16":
         return Encodings()
     if calibration is None:
-        raise RwkvlabError(f"{recipe.precision} needs a calibration", "a file made by rwkvlab calibrate", "run rwkvlab calibrate first")
+        raise RwkvlabError(
+            f"{recipe.precision} needs a calibration", "a file made by rwkvlab calibrate", "run rwkvlab calibrate first"
+        )
     if calibration.source.model_sha256 != checkpoint.sha256:
         raise RwkvlabError(
             f"the calibration is of another model ({calibration.source.model_sha256[:12]})",
@@ -78,5 +80,7 @@ def activation_encoding(values: ActivationRange, percentile: float | None) -> En
 
 def _range_of(calibration: Calibration, name: str) -> ActivationRange:
     if name not in calibration.ranges:
-        raise RwkvlabError(f"the calibration lacks '{name}'", "every linear's input and output", "run rwkvlab calibrate again")
+        raise RwkvlabError(
+            f"the calibration lacks '{name}'", "every linear's input and output", "run rwkvlab calibrate again"
+        )
     return calibration.ranges[name]

@@ -66,7 +66,11 @@ def aimet_config(htp_arch: int) -> Path:
 
     path = Path(aimet_torch.__file__).parent / "common" / "quantsim_config" / f"htp_quantsim_config_v{htp_arch}.json"
     if not path.is_file():
-        raise RwkvlabError(f"AIMET has no configuration for HTP v{htp_arch}", ", ".join(f"v{a}" for a in ARCHS_WITH_CONFIG), "pick another SoC")
+        raise RwkvlabError(
+            f"AIMET has no configuration for HTP v{htp_arch}",
+            ", ".join(f"v{a}" for a in ARCHS_WITH_CONFIG),
+            "pick another SoC",
+        )
     return path
 
 
@@ -122,7 +126,11 @@ def _quantizer(encoding: Encoding, channels: bool) -> nn.Module:
     from aimet_torch.quantization.affine import QuantizeDequantize
 
     shape = (encoding.scale.size, 1) if channels else ()
-    low, high = (0, 2**encoding.bits - 1) if not encoding.symmetric else (-(2 ** (encoding.bits - 1)), 2 ** (encoding.bits - 1) - 1)
+    low, high = (
+        (0, 2**encoding.bits - 1)
+        if not encoding.symmetric
+        else (-(2 ** (encoding.bits - 1)), 2 ** (encoding.bits - 1) - 1)
+    )
     quantizer = QuantizeDequantize(shape, qmin=low, qmax=high, symmetric=encoding.symmetric)
     minimum, maximum = (torch.tensor(v, dtype=torch.float32).reshape(shape) for v in (encoding.low, encoding.high))
     quantizer.set_range(minimum, maximum)
@@ -134,7 +142,15 @@ def _check_complete(chunk: Chunk, quantized: list[str], encodings: Encodings) ->
     for name in quantized:
         rows, scales = weights[f"{name}.weight"].shape[0], encodings.params[f"{name}.weight"].scale.size
         if scales != rows:
-            raise RwkvlabError(f"encoding of '{name}.weight' has {scales} channels", f"{rows}, the weight's rows", "use encodings made for this model")
+            raise RwkvlabError(
+                f"encoding of '{name}.weight' has {scales} channels",
+                f"{rows}, the weight's rows",
+                "use encodings made for this model",
+            )
         for end in ("input", "output"):
             if f"{name}.{end}" not in encodings.activations:
-                raise RwkvlabError(f"no encoding of '{name}.{end}'", "input and output of every quantized linear", "run rwkvlab quantize again")
+                raise RwkvlabError(
+                    f"no encoding of '{name}.{end}'",
+                    "input and output of every quantized linear",
+                    "run rwkvlab quantize again",
+                )

@@ -47,7 +47,7 @@ class Story:
         last_sentence: the closing sentence, target included.
         template: relation, plan and closing wording, which identify what is held out.
         turns: questions, in random order, about all facts of the story but the one its closing sentence asks for.
-        recalls: where in `text` a word begins (with its space) that earlier sentences determine; the last is the target.
+        recalls: where in `text` a word begins (with its space) that earlier sentences determine; the last: the target.
     """
 
     text: str

@@ -1,0 +1,128 @@
+"""The target that runs a context cache in this process: the host simulator on a PC, the NPU on a Snapdragon machine.
+
+Needs neither torch nor AIMET.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.htp.backend import sdk_version
+from rwkvlab.htp.cache import ContextCache, GraphKind
+from rwkvlab.htp.session import HtpSession
+
+State = dict[str, np.ndarray]
+"""`state0` .. by name, without the _in/_out of the graphs."""
+
+
+class LocalTarget:
+    """A model on the HTP: prompts through prefill blocks, single tokens through decode graphs.
+
+    Args:
+        cache: a verified context cache.
+
+    Raises:
+        RwkvlabError: the cache is newer than the installed QNN runtime, or does not load.
+    """
+
+    def __init__(self, cache: ContextCache) -> None:
+        cache.check_runtime(sdk_version())
+        self.cache, self.spec = cache, cache.manifest.source.spec
+        self.where = "htp-sim" if platform.machine() == "x86_64" else f"device:{platform.node()}"
+        self.block = cache.manifest.source.recipe.graph.prefill_tokens
+        self._sessions: dict[GraphKind, list[HtpSession]] = {}
+        self._embedding = self._map_embedding()
+
+    def empty_state(self) -> State:
+        """Every state tensor, zero."""
+        shapes = {n: s for session in self._chain("decode") for n, s in session.inputs.items() if n.startswith("state")}
+        return {name.removesuffix("_in"): np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+    def step(self, token: int, state: State) -> tuple[np.ndarray, State]:
+        """One token through the decode graphs.
+
+        Returns:
+            logits [V] and the next state; `state` is not changed.
+        """
+        logits, state = self._run("decode", np.array([[token]]), state)
+        return logits[0, -1], state
+
+    def prefill(self, tokens: Sequence[int], state: State | None = None) -> tuple[np.ndarray, State]:
+        """A prompt: whole blocks through the prefill graphs, the rest token by token.
+
+        Returns:
+            logits [V] after the last token, and the state.
+        """
+        if not tokens:
+            raise RwkvlabError("the prompt is empty", "at least one token", "prepend token 0")
+        state = self.empty_state() if state is None else state
+        whole = len(tokens) - len(tokens) % self.block
+        logits = np.zeros(0, np.float32)
+        for start in range(0, whole, self.block):
+            scores, state = self._run("prefill", np.array([tokens[start : start + self.block]]), state)
+            logits = scores[0, -1]
+        for token in tokens[whole:]:
+            logits, state = self.step(token, state)
+        return logits, state
+
+    def logits(self, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[int, np.ndarray]]:
+        """Scores at every position of each sequence, wholly through prefill blocks.
+
+        The last block is padded on the right; the model is causal, so padding changes no real position.
+
+        Yields:
+            index and logits [T, V].
+
+        Raises:
+            RwkvlabError: the prefill graphs score the last position only.
+        """
+        if self.cache.manifest.source.recipe.graph.logits != "all":
+            raise RwkvlabError(
+                "the prefill graphs score the last position only", "graphs with logits: all", "export with --logits all"
+            )
+        for index, tokens in enumerate(sequences):
+            state, scores = self.empty_state(), []
+            for start in range(0, len(tokens), self.block):
+                block = np.zeros((1, self.block), np.int32)
+                part = tokens[start : start + self.block]
+                block[0, : len(part)] = part
+                out, state = self._run("prefill", block, state)
+                scores.append(out[0])
+            yield index, np.concatenate(scores)[: len(tokens)]
+
+    def _run(self, kind: GraphKind, tokens: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        self._check_ids(tokens)
+        x = tokens if self._embedding is None else np.asarray(self._embedding[tokens])
+        v_first, after = None, {}
+        for session in self._chain(kind):
+            feeds = {"in": x, "v_first_in": v_first}
+            feeds |= {name: state[name.removesuffix("_in")] for name in session.inputs if name.startswith("state")}
+            out = session.run({name: value for name, value in feeds.items() if name in session.inputs})
+            x, v_first = out.get("logits", out.get("out")), out.get("v_first_out", v_first)
+            after |= {n.removesuffix("_out"): value for n, value in out.items() if n.startswith("state")}
+        return x, after
+
+    def _chain(self, kind: GraphKind) -> list[HtpSession]:
+        if kind not in self._sessions:
+            paths = [self.cache.folder / graph.wrapper.name for graph in self.cache.graphs(kind)]
+            self._sessions[kind] = [HtpSession(path) for path in paths]
+        return self._sessions[kind]
+
+    def _check_ids(self, tokens: np.ndarray) -> None:
+        if tokens.min() < 0 or tokens.max() >= self.spec.vocab_size:
+            raise RwkvlabError(
+                f"token ids {tokens.min()}..{tokens.max()}",
+                f"0 to {self.spec.vocab_size - 1}",
+                "use the model's own tokenizer",
+            )
+
+    def _map_embedding(self) -> np.ndarray | None:
+        file = self.cache.manifest.embedding
+        if file is None:
+            return None
+        shape = (self.spec.vocab_size, self.spec.n_embd)
+        return np.memmap(self.cache.folder / file.name, np.float32, "r", shape=shape)

@@ -107,8 +107,9 @@ def evaluate_lambada(
         target = pairs[index][1]
         log_probs[index], correct[index] = _score(logits[-len(target) :], target)
     if not np.isfinite(log_probs).all():
+        bad = int(np.flatnonzero(~np.isfinite(log_probs))[0])
         raise RwkvlabError(
-            f"{source.where} gave logits that are not finite for item {int(np.flatnonzero(~np.isfinite(log_probs))[0])}",
+            f"{source.where} gave logits that are not finite for item {bad}",
             "finite logits",
             "check the model's activation ranges: notebook 20_calibrate",
         )

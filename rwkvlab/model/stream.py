@@ -15,7 +15,7 @@ from rwkvlab.spec import ModelSpec
 LoadChunk = Callable[[ChunkRange], nn.Module]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def stream(
     spec: ModelSpec,
     plan: Sequence[ChunkRange],

@@ -99,8 +99,8 @@ def _inverse_of_one_minus(lower: Tensor, levels: tuple[Tensor, ...]) -> Tensor:
     """(I - A)^-1 for strictly lower-triangular A [..., CHUNK, CHUNK], by block forward substitution.
 
     Inverting [[P, 0], [-C, Q]] gives [[P^-1, 0], [Q^-1 C P^-1, Q^-1]]: from blocks of size s to 2s, M <- M + M A_s M
-    with A_s the part of A that couples the two halves. The product (I+A)(I+A^2)(I+A^4)... needs as many matrix products,
-    but its powers of A grow like binomials when a key repeats, and float16 loses the result.
+    with A_s the part of A that couples the two halves. The product (I+A)(I+A^2)(I+A^4)... needs as many matrix
+    products, but its powers of A grow like binomials when a key repeats, and float16 loses the result.
     """
     first, *rest = levels
     inverse = lower * first

@@ -1,0 +1,124 @@
+"""The stations of the one flow, each made once and kept under a name that says what it was made from.
+
+    calibration -> encodings -> graphs -> context cache
+
+Commands, notebooks and the demo share this cache: what one of them made, the others find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rwkvlab.checkpoint import Checkpoint
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.export.export import export_model
+from rwkvlab.files import sha256_text
+from rwkvlab.htp.build import build_cache
+from rwkvlab.htp.cache import MANIFEST, ContextCache
+from rwkvlab.quant.calibrate import Calibration, calibrate
+from rwkvlab.quant.encodings import Encodings
+from rwkvlab.quant.quantize import quantize
+from rwkvlab.quant.recipe import CalibrationOptions, Recipe
+from rwkvlab.quant.torch_source import TorchSource
+from rwkvlab.soc import find_soc
+from rwkvlab.texts.corpus import CalibrationText, Source, calibration_tokens, cut_rows
+from rwkvlab.texts.stories import generate
+from rwkvlab.tokenizer import Tokenizer, check_vocabulary
+
+STORIES = "stories"
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A model with its stage cache.
+
+    Attributes:
+        checkpoint: the model.
+        tokenizer: its vocabulary.
+        root: folder of the cache, e.g. results/stages.
+        progress: show bars.
+    """
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    root: Path
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_vocabulary(self.tokenizer, self.checkpoint.spec.vocab_size)
+
+    @property
+    def folder(self) -> Path:
+        """Where this model's stages are."""
+        return self.root / f"{self.checkpoint.path.stem}-{self.checkpoint.sha256[:8]}"
+
+    def calibration(self, recipe: Recipe) -> Calibration:
+        """Activation statistics on the recipe's text."""
+        text = read_calibration_text(recipe.calibration, self.tokenizer)
+        path = self.folder / f"calibration-{text.sha256[:12]}.npz"
+        if path.is_file():
+            return Calibration.load(path)
+        made = calibrate(
+            self.checkpoint,
+            text.batches,
+            recipe.calibration.text,
+            text.sha256,
+            recipe.graph.chunks,
+            progress=self.progress,
+        )
+        made.save(path)
+        return made
+
+    def encodings(self, recipe: Recipe) -> Encodings:
+        """Grids of every quantized tensor; empty for fp16."""
+        if recipe.precision == "fp16":
+            return Encodings()
+        path = self.folder / f"{self._quantization(recipe)}.encodings"
+        if path.is_file():
+            return Encodings.load(path)
+        made = quantize(self.checkpoint, self.calibration(recipe), recipe)
+        made.save(path)
+        return made
+
+    def graphs(self, recipe: Recipe) -> Path:
+        """Folder of the exported ONNX graphs."""
+        folder = self.folder / f"{self._quantization(recipe)}-graphs-{recipe.hash}"
+        export_model(self.checkpoint, self.encodings(recipe), recipe, folder, force=True, progress=self.progress)
+        return folder
+
+    def context(self, recipe: Recipe) -> ContextCache:
+        """Compiled and verified context cache for the recipe's SoC."""
+        soc = find_soc(recipe.graph.soc)
+        graphs = self.graphs(recipe)
+        folder = self.folder / f"{self._quantization(recipe)}-{soc.name}-{recipe.hash}"
+        try:
+            return build_cache(graphs, folder, soc, progress=self.progress)
+        except RwkvlabError:
+            if not (folder / MANIFEST).exists():
+                raise
+            # This folder is ours and its name fixes what belongs in it, so a stale or damaged cache is made anew.
+            return build_cache(graphs, folder, soc, force=True, progress=self.progress)
+
+    def torch(self, recipe: Recipe | None = None) -> TorchSource:
+        """The model in torch: float32 without a recipe, QuantSim with one."""
+        if recipe is None:
+            return TorchSource(self.checkpoint)
+        return TorchSource(self.checkpoint, self.encodings(recipe), find_soc(recipe.graph.soc).htp_arch)
+
+    def _quantization(self, recipe: Recipe) -> str:
+        text = read_calibration_text(recipe.calibration, self.tokenizer)
+        return f"{recipe.precision}-{sha256_text(recipe.quantization_hash + text.sha256)[:8]}"
+
+
+def read_calibration_text(options: CalibrationOptions, tokenizer: Tokenizer) -> CalibrationText:
+    """The recipe's calibration text as rows of tokens.
+
+    Raises:
+        RwkvlabError: a file is missing, or there is too little text.
+    """
+    if options.text != STORIES:
+        return calibration_tokens(options.text, tokenizer, options.tokens, options.length)
+    stories = generate(options.tokens // 40 + 2, options.seed, "train")
+    sources = [Source(f"story {number}", story.text + ".") for number, story in enumerate(stories)]
+    return cut_rows(sources, tokenizer, options.tokens, options.length)

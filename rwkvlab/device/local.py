@@ -97,14 +97,15 @@ class LocalTarget:
     def _run(self, kind: GraphKind, tokens: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         self._check_ids(tokens)
         x = tokens if self._embedding is None else np.asarray(self._embedding[tokens])
-        v_first, after = None, {}
+        carried, after = {"in": x}, {}
         for session in self._chain(kind):
-            feeds = {"in": x, "v_first_in": v_first}
-            feeds |= {name: state[name.removesuffix("_in")] for name in session.inputs if name.startswith("state")}
-            out = session.run({name: value for name, value in feeds.items() if name in session.inputs})
-            x, v_first = out.get("logits", out.get("out")), out.get("v_first_out", v_first)
+            states = {n: state[n.removesuffix("_in")] for n in session.inputs if n.startswith("state")}
+            out = session.run(states | {n: value for n, value in carried.items() if n in session.inputs})
             after |= {n.removesuffix("_out"): value for n, value in out.items() if n.startswith("state")}
-        return x, after
+            carried["in"] = out["logits"] if "logits" in out else out["out"]
+            if "v_first_out" in out:
+                carried["v_first_in"] = out["v_first_out"]
+        return carried["in"], after
 
     def _chain(self, kind: GraphKind) -> list[HtpSession]:
         if kind not in self._sessions:

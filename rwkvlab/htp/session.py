@@ -52,7 +52,8 @@ class HtpSession:
         """
         self._check(feeds)
         typed = {name: np.ascontiguousarray(value, self._types[name]) for name, value in feeds.items()}
-        return dict(zip(self.outputs, self._session.run(self.outputs, typed), strict=True))
+        values = self._session.run(self.outputs, typed)
+        return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
 
     def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
         if feeds.keys() != self.inputs.keys():

@@ -13,7 +13,7 @@ model is a chain of one chunk. Everything that passes between chunks and between
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class Chunk(nn.Module):
         for index, block in enumerate(self.blocks.values()):
             x, state, v_first = block(x, states[3 * index : 3 * index + 3], v_first)
             after.extend(state)
-        hand_over = [v_first] if self.first == 0 and not self.is_last else []
+        hand_over = [v_first] if self.first == 0 and not self.is_last and v_first is not None else []
         if self.is_last:
             x = self.head(self.ln_out(x[:, -1:] if self.last_logits_only else x))
         return (x, *hand_over, *after)
@@ -79,6 +79,7 @@ class Model(nn.Module):
         super().__init__()
         self.spec = chunks[0].spec
         self.chunks = nn.ModuleList(chunks)
+        self._ranges = [slice(3 * chunk.first, 3 * chunk.last) for chunk in chunks]
 
     def forward(self, tokens: Tensor, state: Sequence[Tensor] | None = None) -> tuple[Tensor, list[Tensor]]:
         """Logits for every position.
@@ -92,8 +93,8 @@ class Model(nn.Module):
         """
         state = zero_state(self.spec, tokens.shape[0], tokens.device) if state is None else state
         x, v_first, after = tokens, None, []
-        for chunk in self.chunks:
-            x, v_first, new = run_chunk(chunk, x, v_first, state[3 * chunk.first : 3 * chunk.last])
+        for chunk, its_states in zip(self.chunks, self._ranges, strict=True):
+            x, v_first, new = run_chunk(chunk, x, v_first, state[its_states])
             after.extend(new)
         return x, after
 
@@ -153,7 +154,7 @@ def folded_embedding(checkpoint: Checkpoint) -> Tensor:
     return nn.functional.layer_norm(table, weight.shape, weight, bias)
 
 
-def checkpoint_name(name: str, names: Sequence[str] | dict) -> str:
+def checkpoint_name(name: str, names: Collection[str]) -> str:
     """A parameter's name in BlinkDL's checkpoints: low-rank matrices are bare tensors there (`att.w1`)."""
     bare = name.removesuffix(".weight")
     return name if name in names or bare not in names else bare

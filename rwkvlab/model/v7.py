@@ -36,15 +36,14 @@ class TimeMix(nn.Module):
         self.w0, self.w1, self.w2 = _vector(channels), linear(channels, lora.decay), linear(lora.decay, channels)
         self.a0, self.a1, self.a2 = _vector(channels), linear(channels, lora.iclr), linear(lora.iclr, channels)
         self.g1, self.g2 = linear(channels, lora.gate), linear(lora.gate, channels)
-        self.has_value_mix = layer > 0
-        if self.has_value_mix:
+        if layer > 0:
             self.v0, self.v1, self.v2 = _vector(channels), linear(channels, lora.value), linear(lora.value, channels)
         self.k_k, self.k_a, self.r_k = _vector(channels), _vector(channels), _vector(channels)
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)
 
     def forward(
         self, x: Tensor, shift: Tensor, wkv: Tensor, v_first: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Mix over time.
 
         Args:
@@ -66,7 +65,7 @@ class TimeMix(nn.Module):
         a = torch.sigmoid(self.a0 + self.a2(self.a1(x + delta * self.x_a)))
         g = self.g2(torch.sigmoid(self.g1(x + delta * self.x_g)))
 
-        if not self.has_value_mix:
+        if v_first is None:
             v_first = v
         else:
             v = v + (v_first - v) * torch.sigmoid(self.v0 + self.v2(self.v1(x_v)))
@@ -108,7 +107,7 @@ class Block(nn.Module):
 
     def forward(
         self, x: Tensor, state: tuple[Tensor, Tensor, Tensor], v_first: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor | None]:
         """x [B, T, C], state (att_shift [B, C], wkv [B, H, N, N], ffn_shift [B, C]) -> x, next state, v_first."""
         att_shift, wkv, ffn_shift = state
         mixed, att_shift, wkv, v_first = self.att(self.ln1(x), att_shift, wkv, v_first)

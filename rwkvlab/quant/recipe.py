@@ -34,8 +34,8 @@ class CalibrationOptions(_Data):
     """
 
     text: str = "stories"
-    tokens: int = Field(8192, ge=2)
-    length: int = Field(128, ge=2)
+    tokens: int = Field(default=8192, ge=2)
+    length: int = Field(default=128, ge=2)
     seed: int = 0
 
 
@@ -50,8 +50,8 @@ class GraphOptions(_Data):
         soc: the chip compiled for.
     """
 
-    chunks: int = Field(1, ge=1)
-    prefill_tokens: int = Field(32, ge=16, multiple_of=16)
+    chunks: int = Field(default=1, ge=1)
+    prefill_tokens: int = Field(default=32, ge=16, multiple_of=16)
     logits: Literal["all", "last"] = "all"
     external_embedding: bool = False
     soc: str = "SM8650"
@@ -77,7 +77,7 @@ class Recipe(_Data):
     granularity: Literal["per-channel"] = "per-channel"
     islands: Literal["linears"] = "linears"
     activation_range: Literal["min-max", "percentile"] = "min-max"
-    percentile: float = Field(99.99, gt=50, lt=100)
+    percentile: float = Field(default=99.99, gt=50, lt=100)
     calibration: CalibrationOptions = CalibrationOptions()
     graph: GraphOptions = GraphOptions()
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +91,7 @@ def quiet_aimet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _quantsim(chunk: Chunk, htp_arch: int) -> nn.Module:
+def _quantsim(chunk: Chunk, htp_arch: int) -> Any:
     with quiet_aimet():
         from aimet_torch.quantsim import QuantizationSimModel
 
@@ -109,14 +110,15 @@ def _remove_quantizers(module: nn.Module) -> None:
     from aimet_torch.nn import QuantizationMixin
 
     if isinstance(module, QuantizationMixin):
-        for group in (module.input_quantizers, module.output_quantizers):
-            for index in range(len(group)):
-                group[index] = None
+        holders: list[Any] = [module.input_quantizers, module.output_quantizers]
+        for holder in holders:
+            for index in range(len(holder)):
+                holder[index] = None
         for name in list(module.param_quantizers):
             module.param_quantizers[name] = None
 
 
-def _set_quantizers(module: nn.Module, name: str, encodings: Encodings) -> None:
+def _set_quantizers(module: Any, name: str, encodings: Encodings) -> None:
     module.param_quantizers["weight"] = _quantizer(encodings.params[f"{name}.weight"], channels=True)
     module.input_quantizers[0] = _quantizer(encodings.activations[f"{name}.input"], channels=False)
     module.output_quantizers[0] = _quantizer(encodings.activations[f"{name}.output"], channels=False)

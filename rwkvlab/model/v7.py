@@ -36,7 +36,8 @@ class TimeMix(nn.Module):
         self.w0, self.w1, self.w2 = _vector(channels), linear(channels, lora.decay), linear(lora.decay, channels)
         self.a0, self.a1, self.a2 = _vector(channels), linear(channels, lora.iclr), linear(lora.iclr, channels)
         self.g1, self.g2 = linear(channels, lora.gate), linear(lora.gate, channels)
-        if layer > 0:
+        self.has_value_mix = layer > 0
+        if self.has_value_mix:
             self.v0, self.v1, self.v2 = _vector(channels), linear(channels, lora.value), linear(lora.value, channels)
         self.k_k, self.k_a, self.r_k = _vector(channels), _vector(channels), _vector(channels)
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)

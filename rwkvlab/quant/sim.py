@@ -114,8 +114,9 @@ def _remove_quantizers(module: nn.Module) -> None:
         for holder in holders:
             for index in range(len(holder)):
                 holder[index] = None
-        for name in list(module.param_quantizers):
-            module.param_quantizers[name] = None
+        weights: Any = module.param_quantizers
+        for name in list(weights):
+            weights[name] = None
 
 
 def _set_quantizers(module: Any, name: str, encodings: Encodings) -> None:

@@ -66,6 +66,7 @@ class Stages:
             text.sha256,
             recipe.graph.chunks,
             progress=self.progress,
+            seed=recipe.calibration.seed,
         )
         made.save(path)
         return made

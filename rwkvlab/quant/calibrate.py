@@ -52,12 +52,21 @@ class ActivationRange:
 
 @dataclass(frozen=True)
 class CalibrationSource:
-    """Where the statistics come from."""
+    """Where the statistics come from: the model, and everything of the calibration options that was used.
+
+    Attributes:
+        model_sha256: of the checkpoint file.
+        text, seed: what was read; the seed counts for generated stories.
+        text_sha256: of the token ids.
+        tokens, length: token ids in all, and in each row.
+    """
 
     model_sha256: str
     text: str
     text_sha256: str
     tokens: int
+    length: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ def calibrate(
     chunks: int = 1,
     batch: int = 8,
     progress: bool = True,
+    seed: int = 0,
 ) -> Calibration:
     """Run the float model over `rows` chunk by chunk and record every linear's input and output.
 
@@ -115,6 +125,7 @@ def calibrate(
         chunks: how many pieces the model is loaded in; the result does not depend on it.
         batch: rows per forward pass.
         progress: show a bar.
+        seed: of generated text, for the record.
 
     Raises:
         RwkvlabError: ids outside the model's vocabulary, or a value that is not finite.
@@ -138,7 +149,7 @@ def calibrate(
 
     for _ in stream(checkpoint.spec, plan, load, batches, "calibrate" if progress else ""):
         pass
-    source = CalibrationSource(checkpoint.sha256, text, text_sha256, int(rows.size))
+    source = CalibrationSource(checkpoint.sha256, text, text_sha256, int(rows.size), int(rows.shape[1]), seed)
     return Calibration(source, recorder.ranges())
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+from torch import nn
 from tqdm import tqdm
 
 from rwkvlab.checkpoint import Checkpoint
@@ -12,13 +15,16 @@ from rwkvlab.export.graph import export_graph
 from rwkvlab.export.manifest import EXPORT_MANIFEST, ExportManifest, GraphInfo, Source, changes, code_digest
 from rwkvlab.files import write_bytes_atomic, write_text_atomic
 from rwkvlab.model.chunks import ChunkRange, plan_chunks
-from rwkvlab.model.rwkv import folded_embedding, linear_names, load_chunk
+from rwkvlab.model.rwkv import Chunk, folded_embedding, linear_names, load_chunk
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.quant.recipe import Recipe
 from rwkvlab.quant.sim import simulate
 from rwkvlab.soc import find_soc
+from rwkvlab.spec import ModelSpec
 
 _PENDING = ".source.json"
+MAX_CHUNK_BYTES = int(1.9 * 2**30)
+"""Of weights; leaves room for the rest below the 2 GiB at which the HTP compiler refuses a serialized graph."""
 
 
 def export_model(
@@ -53,6 +59,7 @@ def export_model(
     )
     check_fits(encodings, checkpoint, recipe)
     plan = plan_chunks(checkpoint.spec.n_layer, recipe.graph.chunks)
+    check_sizes(checkpoint.spec, recipe, plan)
     manifest = ExportManifest(
         source=source,
         graphs=[graph for part in plan for graph in graphs_of(source, part)],
@@ -101,6 +108,36 @@ def check_fits(encodings: Encodings, checkpoint: Checkpoint, recipe: Recipe) -> 
             f"{recipe.weight_bits(wrong[0].removesuffix('.weight'))} bits with {recipe.precision}",
             "run rwkvlab quantize with this recipe",
         )
+
+
+def chunk_bytes(spec: ModelSpec, recipe: Recipe, part: ChunkRange) -> int:
+    """Bytes of one chunk's weights as compiled: integers where the recipe quantizes, fp16 elsewhere."""
+    with torch.device("meta"):
+        chunk = Chunk(spec, part.first, part.last, embedding=not recipe.graph.external_embedding)
+    widths = {f"{n}.weight": recipe.weight_bits(n) for n, m in chunk.named_modules() if isinstance(m, nn.Linear)}
+    return sum(p.numel() * (widths.get(name) or 16) for name, p in chunk.named_parameters()) // 8
+
+
+def check_sizes(spec: ModelSpec, recipe: Recipe, plan: Sequence[ChunkRange]) -> None:
+    """Raise before the long work if a chunk cannot become one graph.
+
+    Raises:
+        RwkvlabError: with a chunk count that fits, if there is one.
+    """
+    largest = max(plan, key=lambda part: chunk_bytes(spec, recipe, part))
+    size = chunk_bytes(spec, recipe, largest)
+    if size <= MAX_CHUNK_BYTES:
+        return
+    counts = range(len(plan) + 1, spec.n_layer + 1)
+    fits = (
+        n for n in counts if all(chunk_bytes(spec, recipe, p) <= MAX_CHUNK_BYTES for p in plan_chunks(spec.n_layer, n))
+    )
+    enough = next(fits, None)
+    raise RwkvlabError(
+        f"chunk {largest.index} of {largest.count} has {size / 1e9:.2f} GB of weights",
+        f"at most {MAX_CHUNK_BYTES / 1e9:.2f} GB a chunk: the HTP takes no graph above 2 GiB",
+        f"--chunks {enough}" if enough else "--ext-embedding, or fewer bits",
+    )
 
 
 def _is_done(folder: Path, manifest: ExportManifest, force: bool) -> bool:

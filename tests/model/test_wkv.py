@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def inputs(seed: int, length: int, decay: str, keys: str, batch: int = 2, heads:
 
 def formula(state: np.ndarray, r, log_w, k, v, a, b) -> tuple[np.ndarray, np.ndarray]:
     """RWKV-7, element by element: S_t = S_{t-1} (diag(w) + a b^T) + v k^T; y = S r. No matrix library."""
-    batch, length, heads, size = r.shape
+    batch, length, heads, _ = r.shape
     y, s = np.zeros(r.shape), state.copy()
     for n, t, h in np.ndindex(batch, length, heads):
         turn = np.diag(np.exp(log_w[n, t, h])) + np.outer(a[n, t, h], b[n, t, h])
@@ -83,7 +84,7 @@ def test_any_length_in_any_pieces_equals_steps(dtype, seed, length, decay, keys,
     s, given_ = torch.from_numpy(state).to(dtype), [torch.from_numpy(x).to(dtype) for x in tensors]
     edges = sorted({0, length, *(cut for cut in cuts if cut < length)})
     pieces = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         y, s = wkv7(s, *(x[:, start:end] for x in given_))
         pieces.append(y)
     assert relative_error(torch.cat(pieces, 1), want_y) < TOLERANCE[dtype]

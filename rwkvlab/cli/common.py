@@ -1,0 +1,90 @@
+"""What several commands share: arguments, opening models, refusing to overwrite, naming the next command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rwkvlab import zoo
+from rwkvlab.errors import RwkvlabError
+from rwkvlab.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+
+if TYPE_CHECKING:
+    from rwkvlab.checkpoint import Checkpoint
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A .pth or .safetensors checkpoint, or a bundled model: x070.")
+]
+TokenizerName = Annotated[
+    str, typer.Option("--tokenizer", metavar="NAME", help="zoo, world, bytes, or a World-format vocabulary file.")
+]
+Encoded = Annotated[
+    Path | None, typer.Option("--encodings", metavar="FILE", help="Made by rwkvlab quantize; none means float.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+
+
+def examples(*lines: str) -> str:
+    """Help text that shows how a command is used, one example a line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def find_model(model: str) -> Path:
+    """A checkpoint's path; the name of a bundled model stands for its file unless a file of that name is there."""
+    return zoo.path(model) if model in zoo.names() and not Path(model).exists() else Path(model)
+
+
+def open_model(model: str) -> Checkpoint:
+    """Open a checkpoint by path or by a bundled model's name.
+
+    Raises:
+        RwkvlabError: see `Checkpoint.open`.
+    """
+    from rwkvlab.checkpoint import Checkpoint
+
+    return Checkpoint.open(find_model(model))
+
+
+def open_tokenizer(name: str, vocab_size: int) -> Tokenizer:
+    """Load a tokenizer and check that it can be the one of a model with `vocab_size` rows.
+
+    Raises:
+        RwkvlabError: no such vocabulary, a malformed one, or one of another model.
+    """
+    tokenizer = load_tokenizer(name)
+    check_vocabulary(tokenizer, vocab_size)
+    return tokenizer
+
+
+def refuse_existing(path: Path, force: bool) -> Path:
+    """Stop before any work if `path` is a file we would replace; the path otherwise.
+
+    Raises:
+        RwkvlabError: it exists and `force` is off, or it is a folder.
+    """
+    if path.is_dir():
+        raise RwkvlabError(f"{path} is a folder", "the name of a file", "add a file name to it")
+    if path.exists() and not force:
+        raise RwkvlabError(f"{path} exists already", "a new file", "choose another -o, or add --force to replace it")
+    return path
+
+
+def table(title: str, columns: list[str], rows: list[list[str]], left: int = 1) -> None:
+    """Print a table; all columns but the first `left` hold numbers and are aligned to the right."""
+    made = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index < left else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console(file=sys.stdout).print(made)
+
+
+def say_next(*words: str | Path) -> None:
+    """End a command with the one that comes next, ready to be pasted."""
+    typer.echo(f"next: {shlex.join(['rwkvlab', *map(str, words)])}")

@@ -8,6 +8,7 @@ A run that was interrupted goes on where its last checkpoint (`<out>.resume.pt`)
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path
 from rwkvlab.tokenizer import load_tokenizer
 from rwkvlab.zoo.batches import ANSWER_WEIGHT, Batch, batch
-from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, parameter_groups
+from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, parameter_groups, spread_norm_gains
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Settings:
     warm_up: int = 50
     weight_decay: float = 0.1
     clip: float = 1.0
+    gain_spread: float = 0.8
 
     def rate(self, step: int) -> float:
         """Learning rate: linear warm-up, then a cosine."""
@@ -96,6 +98,13 @@ class Training:
         correct = (logits.argmax(-1) == targets)[weights == ANSWER_WEIGHT]
         return (losses * weights).sum() / weights.sum(), correct.float().mean()
 
+    def export(self, path: Path) -> None:
+        """Write the network, given outlier channels, in BlinkDL's format and float16."""
+        network = copy.deepcopy(self.network).cpu()
+        spread_norm_gains(network, self.settings.gain_spread, torch.Generator().manual_seed(self.settings.seed))
+        with atomic_path(path) as temporary:
+            torch.save(checkpoint_tensors(network, torch.float16), temporary)
+
     def save(self, path: Path) -> None:
         """Write all that `restore` needs."""
         with atomic_path(path) as temporary:
@@ -149,8 +158,7 @@ def train(settings: Settings, out: Path, save_every: int = 100, device: str = "c
             progress.set_postfix(loss=f"{average.loss:.3f}", answered=f"{average.answered:.1%}", refresh=False)
             if training.step % save_every == 0:
                 training.save(resume)
-    with atomic_path(out) as temporary:
-        torch.save(checkpoint_tensors(training.network, torch.float16), temporary)
+    training.export(out)
     resume.unlink(missing_ok=True)
     return out
 

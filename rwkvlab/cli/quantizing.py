@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rwkvlab.cli.common import (
+    DEFAULT_TOKENIZER,
     Force,
     Model,
     TokenizerName,
@@ -16,6 +17,7 @@ from rwkvlab.cli.common import (
     open_tokenizer,
     refuse_existing,
     say_next,
+    show_progress,
 )
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.quant.recipe import CalibrationOptions, Precision, Recipe
@@ -41,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.npz", help="File of the statistics.")],
-    tokenizer: TokenizerName = "zoo",
+    tokenizer: TokenizerName = DEFAULT_TOKENIZER,
     text: Annotated[
         str,
         typer.Option(metavar="TEXT", help="stories (the bundled training stories), a text file, or a folder of them."),
@@ -62,7 +64,7 @@ def calibrate(
 
     options = CalibrationOptions(text=text, tokens=tokens, length=length, seed=seed)
     rows = read_calibration_text(options, open_tokenizer(tokenizer, checkpoint.spec.vocab_size))
-    made = station.calibrate(checkpoint, rows.batches, text, rows.sha256, chunks, seed=seed)
+    made = station.calibrate(checkpoint, rows.batches, text, rows.sha256, chunks, progress=show_progress(), seed=seed)
     made.save(output)
     typer.echo(f"{output}: {len(made.ranges)} tensors over {rows.n_tokens} tokens (ids sha256 {rows.sha256[:12]})")
     say_next("quantize", model, "--calibration", output, "--precision", "a16w8")

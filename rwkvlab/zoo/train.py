@@ -29,7 +29,7 @@ from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, p
 class Settings:
     """Everything that decides the result, besides the story world."""
 
-    steps: int = 3600
+    steps: int = 2600
     rows: int = 14
     length: int = 144
     seed: int = 1

@@ -94,15 +94,17 @@ def quantize(
     from rwkvlab.quant import calibrate as calibrating
     from rwkvlab.quant import quantize as station
 
-    for file in (path, provenance.sidecar(path)):
+    record = provenance.sidecar(path)
+    if recipe is not None and record.resolve() == recipe.resolve():
+        what = f"the record of how {path.name} was made would replace your recipe {recipe}"
+        raise RwkvlabError(what, "another folder or name", "choose another -o")
+    for file in (path, record):
         refuse_existing(file, force)
     statistics = calibrating.Calibration.load(calibration)
     used = provenance.with_calibration(wanted, statistics.source, check=recipe is not None)
     made = station.quantize(checkpoint, statistics, used)
     provenance.save(path, made, provenance.describe(checkpoint, used, statistics.source, made))
-    typer.echo(
-        f"{path}: {len(made.params)} weights and {len(made.activations)} activations; how: {provenance.sidecar(path)}"
-    )
+    typer.echo(f"{path}: {len(made.params)} weights and {len(made.activations)} activations; how: {record}")
     say_next("export", model, "--encodings", path, "-o", Path("exports") / f"{checkpoint.path.stem}-{path.stem}")
 
 

@@ -122,6 +122,8 @@ def _compile_in(work: Path, onnx_file: Path, soc: Soc, log: Path) -> None:
             "a graph within the compiler's memory and stack limits",
             "use more chunks (--chunks), or close other programs if memory ran out",
         )
+    for leftover in work.glob("context*"):  # the provider refuses to write over its own unfinished file
+        leftover.unlink()
     _run_compiler(work, onnx_file, soc, log, VERBOSE)
     raise _refusal(onnx_file, soc, log)
 

@@ -88,13 +88,14 @@ class Encodings:
     @property
     def sha256(self) -> str:
         """Digest of the file these encodings make."""
-        return sha256_text(self._text())
+        return sha256_text(self.to_json())
 
     def save(self, path: Path) -> None:
         """Write AIMET 1.0.0 JSON."""
-        write_text_atomic(path, self._text())
+        write_text_atomic(path, self.to_json())
 
-    def _text(self) -> str:
+    def to_json(self) -> str:
+        """The file's content."""
         content = {
             "version": VERSION,
             "activation_encodings": [_entry(name, e) for name, e in self.activations.items()],

@@ -110,7 +110,7 @@ def _float(precision: Precision | None) -> Recipe:
 
 def _quantized(checkpoint: Checkpoint, file: Path, precision: Precision | None) -> tuple[Encodings, Recipe]:
     """The encodings, and what they were made with: from the record beside them, else from the option."""
-    from rwkvlab.cli import provenance
+    from rwkvlab.quant import provenance
 
     encodings, record = provenance.open_encodings(file, checkpoint)
     if record is None:

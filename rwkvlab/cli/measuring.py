@@ -160,7 +160,7 @@ def _cache_source(folder: str, encodings: Path | None) -> tuple[dict, LogitSourc
 
 def _torch_source(model: str, file: Path | None) -> tuple[dict, LogitSource]:
     checkpoint = open_model(model)
-    from rwkvlab.cli import provenance
+    from rwkvlab.quant import provenance
     from rwkvlab.quant.torch_source import TorchSource
 
     encodings = provenance.open_encodings(file, checkpoint)[0] if file else None

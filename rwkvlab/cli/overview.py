@@ -44,7 +44,7 @@ def examine() -> None:
 def info(model: Model) -> None:
     """What a checkpoint is: dimensions, parameters, bytes at each precision, and whether all weights are numbers."""
     checkpoint = open_model(model)
-    from rwkvlab.cli.inventory import parameters_by_group, unusable_tensors, weight_bytes
+    from rwkvlab.quant.inventory import parameters_by_group, unusable_tensors, weight_bytes
 
     spec, lora = checkpoint.spec, checkpoint.spec.lora
     typer.echo(f"{checkpoint.path}: RWKV-7, sha256 {checkpoint.sha256}")

@@ -90,8 +90,8 @@ def quantize(
     wanted, name = _recipe(recipe, {key: value for key, value in options.items() if value is not None})
     checkpoint = open_model(model)
     path = output or Path("quant_encodings") / checkpoint.path.stem / f"{name}.encodings"
-    from rwkvlab.cli import provenance
     from rwkvlab.quant import calibrate as calibrating
+    from rwkvlab.quant import provenance
     from rwkvlab.quant import quantize as station
 
     record = provenance.sidecar(path)

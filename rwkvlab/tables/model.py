@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from rwkvlab.checkpoint import Checkpoint
-from rwkvlab.cli.inventory import parameters_by_group, weight_bytes
-from rwkvlab.model.rwkv import Model
-from rwkvlab.model.v7 import LOG_DECAY_SCALE
+from rwkvlab.model.rwkv import Chunk, Model
+from rwkvlab.model.v7 import LOG_DECAY_SCALE, Block
+from rwkvlab.quant.inventory import parameters_by_group, weight_bytes
 
 
 def spec_table(checkpoint: Checkpoint) -> pd.DataFrame:
@@ -73,7 +74,8 @@ def half_lives(model: Model, ids: Sequence[int]) -> pd.DataFrame:
 
         return record
 
-    blocks = [block for chunk in model.chunks for block in chunk.blocks.values()]
+    chunks = cast("Iterable[Chunk]", model.chunks)
+    blocks = [cast(Block, block) for chunk in chunks for block in chunk.blocks.values()]
     handles = [b.att.w2.register_forward_hook(hook(layer, b.att.w0)) for layer, b in enumerate(blocks)]
     model(torch.tensor([list(ids)]))
     for handle in handles:

@@ -87,8 +87,14 @@ class _Fact:
     value: str
 
 
-def generate(n: int, seed: int, split: Split) -> list[Story]:
+def generate(n: int, seed: int, split: Split, favourites: bool = True) -> list[Story]:
     """`n` stories, the same for the same arguments on every machine.
+
+    Args:
+        n: how many.
+        seed: of the random choices.
+        split: which plans and wordings, and which stream of random choices.
+        favourites: whether free choices have their favourite; without, all are even and guessing is worth the least.
 
     Raises:
         RwkvlabError: `n` is negative or `split` is unknown.
@@ -98,21 +104,21 @@ def generate(n: int, seed: int, split: Split) -> list[Story]:
     if n < 0:
         raise RwkvlabError(f"{n} stories", "a count of at least 0")
     rng = random.Random(f"{split}-{seed}")
-    return [_write(rng, split) for _ in range(n)]
+    return [_write(rng, split, favourites) for _ in range(n)]
 
 
 def lessons(n: int, seed: int) -> list[Story]:
     """`n` short training pieces for a model that cannot recall yet: two or three facts, repeated at once.
 
-    Their text is shorter than a story's, and starts without an opening.
+    Their text is shorter than a story's, starts without an opening and has no favourites.
     """
     rng = random.Random(f"lesson-{seed}")
-    return [_Writer(rng, "train").write(rng.choice(templates.LESSONS)) for _ in range(n)]
+    return [_Writer(rng, "train", favourites=False).write(rng.choice(templates.LESSONS)) for _ in range(n)]
 
 
-def _write(rng: random.Random, split: Split) -> Story:
+def _write(rng: random.Random, split: Split, favourites: bool) -> Story:
     while True:
-        story = _Writer(rng, split).write()
+        story = _Writer(rng, split, favourites).write()
         if MIN_WORDS <= len(story.text.split()) <= MAX_WORDS:
             return story
 
@@ -120,9 +126,10 @@ def _write(rng: random.Random, split: Split) -> Story:
 class _Writer:
     """One story in the making: the facts so far and the words already spoken for."""
 
-    def __init__(self, rng: random.Random, split: Split) -> None:
+    def __init__(self, rng: random.Random, split: Split, favourites: bool) -> None:
         self.rng = rng
         self.split: Split = split
+        self.favourites = favourites
         self.relation = rng.choice(templates.RELATIONS)
         self.facts: list[_Fact] = []
         self.side_facts: list[_Fact] = []
@@ -188,7 +195,8 @@ class _Writer:
         return word
 
     def _pick(self, options: Sequence[T], favourite: float = FAVOURITE) -> T:
-        return options[0] if self.rng.random() < favourite else self.rng.choice(options)
+        takes_favourite = self.rng.random() < favourite and self.favourites
+        return options[0] if takes_favourite else self.rng.choice(options)
 
     def _wordings(self, wordings: Wordings) -> tuple[str, ...]:
         return wordings.train if self.split == "train" else wordings.test

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path
 from rwkvlab.tokenizer import load_tokenizer
-from rwkvlab.zoo.batches import ANSWER_WEIGHT, Batch, batch
+from rwkvlab.zoo.batches import ANSWER_WEIGHT, Batch, Reading, batch
 from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, parameter_groups, spread_norm_gains
 
 
@@ -29,7 +29,7 @@ from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, p
 class Settings:
     """Everything that decides the result, besides the story world."""
 
-    steps: int = 2600
+    steps: int = 2000
     rows: int = 14
     length: int = 144
     seed: int = 1
@@ -46,9 +46,9 @@ class Settings:
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         return warm * (self.final_rate + (self.peak_rate - self.final_rate) * cosine)
 
-    def lesson_share(self, step: int) -> float:
-        """Share of short lessons among the documents: all at first, none from 40 % of the run on."""
-        return max(0.0, 1 - step / (0.4 * self.steps))
+    def reading(self, step: int) -> Reading:
+        """Short lessons at first, none in the second half, whose stories have favourites, which reward guessing."""
+        return Reading(lessons=max(0.0, 1 - step / (0.5 * self.steps)), favourites=step >= 0.5 * self.steps)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Training:
         settings = self.settings
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(self.step)
-        share = settings.lesson_share(self.step)
-        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length, share)
+        reading = settings.reading(self.step)
+        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length, reading)
         loss, answered = self._evaluate(data)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -9,7 +9,7 @@ from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.model.rwkv import load_model
 from rwkvlab.tokenizer import load_tokenizer
-from rwkvlab.zoo.batches import ANSWER_WEIGHT, batch
+from rwkvlab.zoo.batches import ANSWER_WEIGHT, Reading, batch
 from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, spread_norm_gains
 from rwkvlab.zoo.train import Settings, Training, train
 
@@ -26,7 +26,7 @@ def one_thread():
 
 def test_batches_depend_on_seed_and_step_only():
     tokenizer = load_tokenizer("zoo")
-    first, again, other = (batch(tokenizer, 1, step, 3, 128) for step in (5, 5, 6))
+    first, again, other = (batch(tokenizer, 1, step, 3, 128, Reading()) for step in (5, 5, 6))
     assert torch.equal(first.tokens, again.tokens)
     assert not torch.equal(first.tokens, other.tokens)
     assert first.tokens.shape == (3, 129) and first.weights.shape == (3, 128)
@@ -35,7 +35,7 @@ def test_batches_depend_on_seed_and_step_only():
 @pytest.mark.parametrize("lesson_share", [0.0, 1.0])
 def test_rows_start_with_a_document_and_answers_weigh_more(lesson_share):
     tokenizer = load_tokenizer("zoo")
-    data = batch(tokenizer, 1, 0, 8, 256, lesson_share)
+    data = batch(tokenizer, 1, 0, 8, 256, Reading(lessons=lesson_share))
     assert (data.tokens[:, 0] == 0).all()
     weighted = data.tokens[:, 1:][data.weights == ANSWER_WEIGHT]
     assert len(weighted) >= 8 * 2

@@ -60,7 +60,7 @@ def run_worker(checkpoint: Path, chunks: int, folder: Path) -> dict[str, float]:
 
 def measure(path: Path, chunks: int, folder: Path) -> dict[str, float]:
     """Peak memory in MB after each stage of this process's work on one model."""
-    import aimet_torch.onnx  # noqa: F401
+    import aimet_torch.onnx
     import aimet_torch.quantsim  # noqa: F401
     import numpy as np
     import onnx  # noqa: F401
@@ -105,7 +105,8 @@ def render(layers: int, width: int, vocab: int, rows: dict[int, dict[str, float]
     for count, peaks in rows.items():
         values = [*peaks.values(), peaks[stages[-1]] - peaks["imports"]]
         lines.append(f"| {count} | {' | '.join(f'{value:,.0f}' for value in values)} |")
-    first, last = list(rows.values())[0], list(rows.values())[-1]
+    peaks = list(rows.values())
+    first, last = peaks[0], peaks[-1]
     total = last[stages[-1]] / first[stages[-1]]
     own = (last[stages[-1]] - last["imports"]) / (first[stages[-1]] - first["imports"])
     lines += ["", f"{max(rows)} chunks against {min(rows)}: {total:.0%} of the total, {own:.0%} above the imports."]

@@ -7,6 +7,7 @@ Commands, notebooks and the demo share this cache: what one of them made, the ot
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,8 @@ class Stages:
         text = read_calibration_text(recipe.calibration, self.tokenizer)
         path = self.folder / f"calibration-{text.sha256[:12]}.npz"
         if path.is_file():
-            return Calibration.load(path)
+            with suppress(RwkvlabError):  # damaged: it is ours and follows from model and text, so it is made anew
+                return Calibration.load(path)
         made = calibrate(
             self.checkpoint,
             text.batches,

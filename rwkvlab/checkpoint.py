@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path, sha256_file
-from rwkvlab.spec import ModelSpec, Shape, infer_spec, tensor_shapes
+from rwkvlab.layout import Shape, infer_spec, tensor_shapes
+from rwkvlab.spec import ModelSpec
 
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32}
 _SAFETENSORS_DTYPES = {"F16", "BF16", "F32"}
@@ -123,7 +124,8 @@ def _random_tensor(name: str, shape: Shape, generator: torch.Generator) -> torch
 
     kind = name.rsplit(".", 1)[-1]
     vectors = {"w0": (-6.0, 1.0), "a0": (-1.0, 1.0), "v0": (-1.0, 1.0), "k_k": (0.7, 1.0), "k_a": (0.9, 1.1)}
-    if kind.startswith("x_"):
+    vectors |= {"time_decay": (-6.0, 1.0), "time_faaaa": (-0.5, 0.5)}
+    if kind.startswith(("x_", "time_mix_", "time_maa_")) and kind[-2:] not in ("w1", "w2"):
         return uniform(0.0, 1.0)
     if kind in vectors:
         return uniform(*vectors[kind])
@@ -134,7 +136,7 @@ def _random_tensor(name: str, shape: Shape, generator: torch.Generator) -> torch
     if name == "emb.weight":
         return normal(0.0, 0.5)
     # att.w1 and its kin are stored input-first, unlike the Linear weights
-    fan_in = shape[0] if kind[-1] in "12" else shape[1]
+    fan_in = shape[-2] if kind[-1] in "12" else shape[1]
     return normal(0.0, fan_in**-0.5)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.spec import LoraRanks, ModelSpec, check_shapes, infer_spec, tensor_shapes
+from rwkvlab.layout import check_shapes, infer_spec, tensor_shapes
+from rwkvlab.spec import LoraRanks, ModelSpec
 
 sizes = st.integers(1, 200)
 

@@ -8,9 +8,9 @@ from typing import get_args
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
+from rwkvlab.layout import tensor_shapes
 from rwkvlab.model.rwkv import checkpoint_name, linear_names
 from rwkvlab.quant.recipe import LARGE_LINEARS, Precision, Recipe
-from rwkvlab.spec import tensor_shapes
 
 FLOAT_BITS = 16
 """What stays float is compiled as fp16."""

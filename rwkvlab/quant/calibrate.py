@@ -14,7 +14,7 @@ from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import load_chunk
+from rwkvlab.model.load import load_chunk
 from rwkvlab.model.stream import stream
 
 PER_OCTAVE, OCTAVES, SMALLEST = 32, 44, 2.0**-22

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import load_chunk
+from rwkvlab.model.load import load_chunk
 from rwkvlab.quant.calibrate import ActivationRange, Calibration
 from rwkvlab.quant.encodings import Encoding, Encodings
 from rwkvlab.quant.grid import affine_range, channel_scales

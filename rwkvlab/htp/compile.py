@@ -17,6 +17,8 @@ from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import disk_error
 from rwkvlab.soc import Soc
 
+SHOWN = 8
+"""Refused nodes an error spells out; the log has them all."""
 VERBOSE, WARNING = 0, 2
 """ONNX Runtime's log severities. Only the verbose log names the nodes the HTP does not take, and it is long."""
 
@@ -116,6 +118,8 @@ def _compile_in(work: Path, onnx_file: Path, soc: Soc, log: Path) -> None:
             "a graph within the compiler's memory and stack limits",
             "use more chunks (--chunks), or close other programs if memory ran out",
         )
+    for leftover in work.glob("context*"):  # the provider refuses to write over its own unfinished file
+        leftover.unlink()
     _run_compiler(work, onnx_file, soc, log, VERBOSE)
     raise _refusal(onnx_file, soc, log)
 
@@ -146,19 +150,30 @@ def _raise_stack_limit() -> None:
 
 def _refusal(onnx_file: Path, soc: Soc, log: Path) -> RwkvlabError:
     text = log.read_text(errors="replace")
-    unsupported = re.findall(r"Operator type: (\S+) Node name: (\S*) Node index: \d+", text)
-    reasons = list(dict.fromkeys(re.findall(r"REASON : (.+)", text)))
-    if unsupported:
-        nodes = ", ".join(f"{name} ({kind})" for kind, name in dict.fromkeys(unsupported))
-        why = f": {reasons[0]}" if reasons else ""
+    culprits = refused_nodes(text)
+    if culprits:
+        shown = ", ".join(culprits[:SHOWN]) + (f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else "")
         return RwkvlabError(
-            f"the HTP of {soc.name} does not take these nodes of {onnx_file.name}: {nodes}{why} (log: {log})",
-            "operations the HTP runs; a quantized linear needs a quantized input and output",
+            f"the HTP of {soc.name} does not take these nodes of {onnx_file.name}: {shown} (log: {log})",
+            "operations, ranks and data types the HTP runs; a quantized linear needs a quantized input and output",
             "choose another precision for the named layer or another SoC",
         )
     message = re.findall(r"COMPILE REFUSED: (.+)", text) or text.strip().splitlines()[-1:] or ["no message"]
     hint = "use more chunks (--chunks)" if "limit" in message[0] or "memory" in message[0] else "read the log"
     return RwkvlabError(f"the HTP compiler refused {onnx_file.name}: {message[0]} (log: {log})", "", hint)
+
+
+def refused_nodes(log_text: str) -> list[str]:
+    """Nodes the HTP does not take, as "name (type)", from a verbose log.
+
+    Those the QNN backend itself rejected, and those of a type the provider does not know, come alone: once one of them
+    is out, everything around it is reported as unsupported too.
+    """
+    rejected = re.findall(r"failed for node `([^`]+)` of type `([^`]+)`", log_text)
+    unknown = re.findall(r"are not supported by QNN EP\.(\S+) node `([^`]+)`", log_text)
+    every = re.findall(r"Operator type: (\S+) Node name: (\S*) Node index: \d+", log_text)
+    pairs = [*rejected, *((name, kind) for kind, name in unknown)] or [(name, kind) for kind, name in every]
+    return [f"{name} ({kind})" for name, kind in dict.fromkeys(pairs)]
 
 
 def _count_ops(work: Path) -> dict[str, int]:

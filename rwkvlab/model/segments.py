@@ -22,6 +22,7 @@ class Masks:
         strict: 1 where column < row.
         levels: the couplings of the two halves of blocks of size 2, 4, 8, 16.
         between: [SEGMENT^2, SEGMENT], row (t, s) is 1 at j with s < j < t: sums what lies strictly between two rows.
+        of_row, of_column: [SEGMENT^2, SEGMENT], row (t, s) is 1 at t, or at s: spread rows over pairs.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -34,7 +35,9 @@ class Masks:
             for s in halves
         )
         t, s, j = (torch.arange(SEGMENT).view(shape) for shape in ((-1, 1, 1), (1, -1, 1), (1, 1, -1)))
-        self.between = ((s < j) & (j < t)).reshape(SEGMENT * SEGMENT, SEGMENT).to(device, dtype)
+        everywhere = torch.ones(SEGMENT, SEGMENT, SEGMENT, dtype=torch.bool)
+        pairs = ((s < j) & (j < t), everywhere & (t == j), everywhere & (s == j))
+        self.between, self.of_row, self.of_column = (p.reshape(-1, SEGMENT).to(device, dtype) for p in pairs)
 
 
 @lru_cache

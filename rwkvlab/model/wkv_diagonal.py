@@ -25,7 +25,7 @@ class SegmentDecays:
     """What decays do within segments; the leading dimensions are [segments * B, H], or [1, H] where they are constant.
 
     Attributes:
-        between: [.., SEGMENT, SEGMENT, N], from just after row s to just before row t; meaningful for s < t.
+        between: [.., SEGMENT^2, N], for pair (t, s) from just after row s to just before row t; meaningful for s < t.
         before: [.., SEGMENT, N], from the segment's start to just before each row.
         after: [.., SEGMENT, N], from just after each row to the segment's end.
         whole: [.., 1, N], over the whole segment.
@@ -40,11 +40,9 @@ class SegmentDecays:
 def segment_decays(log_w: Tensor) -> SegmentDecays:
     """Decays of segments from their log-decays [.., SEGMENT, N]."""
     constant = masks(log_w.dtype, log_w.device)
-    *lead, _, size = sizes(log_w)
-    between = (constant.between @ log_w).reshape(*lead, SEGMENT, SEGMENT, size)
     later = transposed(constant.strict)
     return SegmentDecays(
-        between=between.exp(),
+        between=(constant.between @ log_w).exp(),
         before=(constant.strict @ log_w).exp(),
         after=(later @ log_w).exp(),
         whole=log_w.sum(-2, keepdim=True).exp(),
@@ -86,11 +84,11 @@ def wkv_segments(
         y [B, T, H, N] and the state after the last token.
     """
     batch, length = sizes(r)[:2]
+    # In this layout, not in segments: ONNX Runtime moves the transposes of r and k past their product and then asks the
+    # HTP to transpose raw integers, which it refuses.
+    now = (r * k * u).sum(-1, keepdim=True) * v
     r, k, v = (to_segments(x) for x in (r, k, v))
-    strict = masks(r.dtype, r.device).strict
-    scores = (r.unsqueeze(-2) * k.unsqueeze(-3) * decays.between).sum(-1) * strict
-    now = (r * k * u.unsqueeze(-2)).sum(-1, keepdim=True)
-    local = scores @ v + now * v
+    scores = _scores(r, k, decays.between) * masks(r.dtype, r.device).strict
     update = transposed(k * decays.after) @ v
 
     fade = transposed(decays.whole)
@@ -100,5 +98,16 @@ def wkv_segments(
         states.append(state)
         state = state * each_fade + add
     past = torch.cat(states) if len(states) > 1 else states[0]
-    y = (r * decays.before) @ past + local
-    return from_segments(y, batch, length), state
+    y = (r * decays.before) @ past + scores @ v
+    return from_segments(y, batch, length) + now, state
+
+
+def _scores(r: Tensor, k: Tensor, between: Tensor) -> Tensor:
+    """sum_i r[t, i] k[s, i] between[t, s, i] -> [n * B, H, SEGMENT, SEGMENT].
+
+    Rows are spread over the pairs (t, s) by products with constants: the HTP refuses most ways of merely moving a
+    quantized tensor into more dimensions.
+    """
+    constant = masks(r.dtype, r.device)
+    pairs = ((constant.of_row @ r) * (constant.of_column @ k) * between).sum(-1)
+    return pairs.reshape(*sizes(pairs)[:-1], SEGMENT, SEGMENT)

@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -186,6 +186,23 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
     if spec == "zoo":
         return _load_vocabulary(Path(__file__).with_name("zoo") / "vocab.txt", "zoo")
     return _load_vocabulary(Path(spec), Path(spec).name)
+
+
+def check_sequences(sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
+    """Refuse what no model of that vocabulary can run.
+
+    Raises:
+        RwkvlabError: an empty sequence, or an id outside the vocabulary.
+    """
+    for number, ids in enumerate(sequences):
+        if not len(ids):
+            raise RwkvlabError(f"sequence {number} is empty", "at least one token", "prepend token 0")
+        if min(ids) < 0 or max(ids) >= vocab_size:
+            raise RwkvlabError(
+                f"sequence {number} holds token ids {min(ids)}..{max(ids)}",
+                f"0 to {vocab_size - 1}",
+                "use the model's own tokenizer",
+            )
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:

@@ -98,5 +98,7 @@ def _usage_error(error: typer.TyperException) -> str:
 
 
 def _stop(message: str, code: int = BAD_INPUT) -> None:
-    typer.echo(f"error: {message}", err=True)
+    # What a hostile file calls its tensors must not move the cursor.
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in message)
+    typer.echo(f"error: {shown}", err=True)
     sys.exit(code)

@@ -29,6 +29,8 @@ Encoded = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 
+DEFAULT_TOKENIZER = "zoo"
+
 
 def examples(*lines: str) -> str:
     """Help text that shows how a command is used, one example a line."""
@@ -83,6 +85,27 @@ def table(title: str, columns: list[str], rows: list[list[str]], left: int = 1) 
     for row in rows:
         made.add_row(*(cell.replace("[", "\\[") for cell in row))
     Console(file=sys.stdout).print(made)
+
+
+def show_progress() -> bool:
+    """Whether somebody is looking; a log file gets no bars."""
+    return sys.stderr.isatty()
+
+
+def tokenizer_words(name: str) -> list[str]:
+    """The option that picks this tokenizer in another command; none for the one picked anyway."""
+    return [] if name == DEFAULT_TOKENIZER else ["--tokenizer", name]
+
+
+def fitting_tokenizer(vocab_size: int) -> str:
+    """The first of our tokenizers that can be the one of a model with `vocab_size` rows, for a suggestion."""
+    for name in (DEFAULT_TOKENIZER, "world", "bytes"):
+        try:
+            open_tokenizer(name, vocab_size)
+        except RwkvlabError:
+            continue
+        return name
+    return "FILE"
 
 
 def say_next(*words: str | Path) -> None:

@@ -7,20 +7,23 @@ from typing import Annotated
 
 import typer
 
-from rwkvlab.cli.common import examples
+from rwkvlab.cli.common import examples, say_next
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
-    app.command(epilog=examples("rwkvlab demo", "rwkvlab demo -o elsewhere/runs"))(demo)
+    app.command(epilog=examples("rwkvlab demo", "rwkvlab demo --stories 1000 --results elsewhere"))(demo)
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where the run's folder is made.")
-    ] = Path("results/runs"),
+    results: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where runs/ is made; results/ of the project unless given.")
+    ] = None,
+    stories: Annotated[int, typer.Option(min=1, help="Unseen stories to measure on, in torch.")] = 500,
+    sim_stories: Annotated[int, typer.Option(min=1, help="Of these, how many the HTP simulator reads too.")] = 13,
 ) -> None:
     """The bundled RWKV-7 through every station at three precisions; leaves a report that opens offline."""
     from rwkvlab.demo import run_demo
 
-    run_demo(output)
+    run_demo(results, stories, sim_stories)
+    say_next("info", "YOUR_MODEL.pth")

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rwkvlab.cli.common import Encoded, Force, Model, examples, open_model, say_next, table
+from rwkvlab.cli.common import (
+    Encoded,
+    Force,
+    Model,
+    examples,
+    fitting_tokenizer,
+    open_model,
+    say_next,
+    show_progress,
+    table,
+    tokenizer_words,
+)
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.quant.recipe import Precision, Recipe
 from rwkvlab.soc import SOCS, find_soc
@@ -61,7 +72,7 @@ def export(
     graph = recipe.graph.model_dump() | {key: value for key, value in options.items() if value is not None}
     graph["external_embedding"] = graph["external_embedding"] or ext_embedding
     recipe = Recipe.parse(recipe.model_dump() | {"graph": graph}, "the options")
-    made = export_model(checkpoint, loaded, recipe, output, force)
+    made = export_model(checkpoint, loaded, recipe, output, force, show_progress())
     typer.echo(f"{output}: {len(made.graphs)} graphs, {recipe.precision}, {recipe.graph.chunks} chunks")
     say_next("make-context-cache", output, Path("caches") / f"{output.name}-SM8650", "SM8650")
 
@@ -76,13 +87,14 @@ def make_context_cache(
     chip = find_soc(soc)
     from rwkvlab.htp.build import build_cache
 
-    manifest = build_cache(exported, output, chip, force).manifest
+    manifest = build_cache(exported, output, chip, force, show_progress()).manifest
     _show(manifest)
     per_token = manifest.ddr_bytes_per_token()
     typer.echo(f"DDR bytes per token (decode, all chunks): {per_token:,.0f}")
     typer.echo(f"{output}: {manifest.soc}, HTP v{manifest.htp_arch}, QNN {manifest.sdk_build}")
     if manifest.source.recipe.graph.logits == "all":
-        say_next("evaluate", output, "--text", "stories", "--limit", "8")
+        words = tokenizer_words(fitting_tokenizer(manifest.source.spec.vocab_size))
+        say_next("evaluate", output, *words, "--text", "stories", "--limit", "8")
     else:
         typer.echo(
             "its prefill graphs score the last position only; rwkvlab evaluate needs an export with --logits all"
@@ -98,7 +110,7 @@ def _float(precision: Precision | None) -> Recipe:
 
 def _quantized(checkpoint: Checkpoint, file: Path, precision: Precision | None) -> tuple[Encodings, Recipe]:
     """The encodings, and what they were made with: from the record beside them, else from the option."""
-    from rwkvlab.cli import provenance
+    from rwkvlab.quant import provenance
 
     encodings, record = provenance.open_encodings(file, checkpoint)
     if record is None:

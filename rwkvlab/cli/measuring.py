@@ -10,6 +10,7 @@ import typer
 
 from rwkvlab import zoo
 from rwkvlab.cli.common import (
+    DEFAULT_TOKENIZER,
     Encoded,
     Force,
     Model,
@@ -20,6 +21,8 @@ from rwkvlab.cli.common import (
     open_tokenizer,
     refuse_existing,
     say_next,
+    show_progress,
+    tokenizer_words,
 )
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.evaluate.lambada import LambadaResult, evaluate_lambada
@@ -63,7 +66,7 @@ def evaluate(
         str,
         typer.Option(metavar="TEXT", help="stories, hub (the official LAMBADA test set), or a .jsonl or .txt file."),
     ] = STORIES,
-    tokenizer: TokenizerName = "zoo",
+    tokenizer: TokenizerName = DEFAULT_TOKENIZER,
     encodings: Encoded = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Measure the first so many items only.")] = None,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put token 0 before every item.")] = True,
@@ -86,7 +89,15 @@ def evaluate(
         )
     made_of, source = _cache_source(model, encodings) if is_cache else _torch_source(model, encodings)
     vocabulary = open_tokenizer(tokenizer, made_of["vocab_size"])
-    result = evaluate_lambada(source, _items(text), vocabulary, bos, limit, task=text if text == STORIES else "lambada")
+    result = evaluate_lambada(
+        source,
+        _items(text),
+        vocabulary,
+        bos,
+        limit,
+        task=text if text == STORIES else "lambada",
+        progress=show_progress(),
+    )
     typer.echo(result)
     if output:
         write_text_atomic(output, _as_json(result, made_of))
@@ -94,7 +105,7 @@ def evaluate(
     if is_cache:
         name, precision = made_of["model"], made_of["precision"]
         given = [] if precision == "fp16" else ["--encodings", f"quant_encodings/{name}/{precision}.encodings"]
-        say_next("fidelity", model, name if name in zoo.names() else f"{name}.pth", *given)
+        say_next("fidelity", model, name if name in zoo.names() else f"{name}.pth", *given, *tokenizer_words(tokenizer))
     else:
         given = ["--encodings", encodings] if encodings else []
         say_next("export", model, *given, "-o", Path("exports") / find_model(model).stem)
@@ -106,7 +117,7 @@ def fidelity(
     encodings: Encoded = None,
     positions: Annotated[int, typer.Option(min=1, help="At least so many, in rows of 128 tokens.")] = 1000,
     text: Annotated[str, typer.Option(metavar="TEXT", help="stories (held out), or a text file or folder.")] = STORIES,
-    tokenizer: TokenizerName = "zoo",
+    tokenizer: TokenizerName = DEFAULT_TOKENIZER,
 ) -> None:
     """How closely a context cache follows the same model in torch: QuantSim with the same encodings, or float32."""
     opened = ContextCache.open(cache)
@@ -118,7 +129,7 @@ def fidelity(
     reference = _same_encodings(opened, checkpoint, encodings)
     rows = _rows(text, positions, tokenizer, checkpoint.spec.vocab_size)
     typer.echo(compare(reference, LocalTarget(opened), rows))
-    say_next("evaluate", cache, "--text", "stories", "--limit", "8")
+    say_next("evaluate", cache, *tokenizer_words(tokenizer), "--text", "stories", "--limit", "8")
 
 
 def _items(text: str) -> list[Item]:
@@ -149,7 +160,7 @@ def _cache_source(folder: str, encodings: Path | None) -> tuple[dict, LogitSourc
 
 def _torch_source(model: str, file: Path | None) -> tuple[dict, LogitSource]:
     checkpoint = open_model(model)
-    from rwkvlab.cli import provenance
+    from rwkvlab.quant import provenance
     from rwkvlab.quant.torch_source import TorchSource
 
     encodings = provenance.open_encodings(file, checkpoint)[0] if file else None

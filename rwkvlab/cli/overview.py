@@ -8,7 +8,16 @@ import typer
 from rich.console import Console
 
 from rwkvlab import doctor
-from rwkvlab.cli.common import Model, examples, find_model, open_model, say_next, table
+from rwkvlab.cli.common import (
+    Model,
+    examples,
+    find_model,
+    fitting_tokenizer,
+    open_model,
+    say_next,
+    table,
+    tokenizer_words,
+)
 from rwkvlab.errors import RwkvlabError
 
 
@@ -35,7 +44,7 @@ def examine() -> None:
 def info(model: Model) -> None:
     """What a checkpoint is: dimensions, parameters, bytes at each precision, and whether all weights are numbers."""
     checkpoint = open_model(model)
-    from rwkvlab.cli.inventory import parameters_by_group, unusable_tensors, weight_bytes
+    from rwkvlab.quant.inventory import parameters_by_group, unusable_tensors, weight_bytes
 
     spec, lora = checkpoint.spec, checkpoint.spec.lora
     typer.echo(f"{checkpoint.path}: RWKV-7, sha256 {checkpoint.sha256}")
@@ -55,4 +64,5 @@ def info(model: Model) -> None:
         todo = "download the file again and compare its sha256 with the publisher's"
         raise RwkvlabError(f"{checkpoint.path}: NaN or infinite weights in {shown}", "finite weights", todo)
     typer.echo("all weights are finite")
-    say_next("calibrate", model, "-o", f"{find_model(model).stem}.npz")
+    words = tokenizer_words(fitting_tokenizer(spec.vocab_size))
+    say_next("calibrate", model, *words, "-o", f"{find_model(model).stem}.npz")

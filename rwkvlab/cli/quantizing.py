@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rwkvlab.cli.common import (
+    DEFAULT_TOKENIZER,
     Force,
     Model,
     TokenizerName,
@@ -16,6 +17,7 @@ from rwkvlab.cli.common import (
     open_tokenizer,
     refuse_existing,
     say_next,
+    show_progress,
 )
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.quant.recipe import CalibrationOptions, Precision, Recipe
@@ -41,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.npz", help="File of the statistics.")],
-    tokenizer: TokenizerName = "zoo",
+    tokenizer: TokenizerName = DEFAULT_TOKENIZER,
     text: Annotated[
         str,
         typer.Option(metavar="TEXT", help="stories (the bundled training stories), a text file, or a folder of them."),
@@ -62,7 +64,7 @@ def calibrate(
 
     options = CalibrationOptions(text=text, tokens=tokens, length=length, seed=seed)
     rows = read_calibration_text(options, open_tokenizer(tokenizer, checkpoint.spec.vocab_size))
-    made = station.calibrate(checkpoint, rows.batches, text, rows.sha256, chunks, seed=seed)
+    made = station.calibrate(checkpoint, rows.batches, text, rows.sha256, chunks, progress=show_progress(), seed=seed)
     made.save(output)
     typer.echo(f"{output}: {len(made.ranges)} tensors over {rows.n_tokens} tokens (ids sha256 {rows.sha256[:12]})")
     say_next("quantize", model, "--calibration", output, "--precision", "a16w8")
@@ -88,19 +90,21 @@ def quantize(
     wanted, name = _recipe(recipe, {key: value for key, value in options.items() if value is not None})
     checkpoint = open_model(model)
     path = output or Path("quant_encodings") / checkpoint.path.stem / f"{name}.encodings"
-    from rwkvlab.cli import provenance
     from rwkvlab.quant import calibrate as calibrating
+    from rwkvlab.quant import provenance
     from rwkvlab.quant import quantize as station
 
-    for file in (path, provenance.sidecar(path)):
+    record = provenance.sidecar(path)
+    if recipe is not None and record.resolve() == recipe.resolve():
+        what = f"the record of how {path.name} was made would replace your recipe {recipe}"
+        raise RwkvlabError(what, "another folder or name", "choose another -o")
+    for file in (path, record):
         refuse_existing(file, force)
     statistics = calibrating.Calibration.load(calibration)
     used = provenance.with_calibration(wanted, statistics.source, check=recipe is not None)
     made = station.quantize(checkpoint, statistics, used)
     provenance.save(path, made, provenance.describe(checkpoint, used, statistics.source, made))
-    typer.echo(
-        f"{path}: {len(made.params)} weights and {len(made.activations)} activations; how: {provenance.sidecar(path)}"
-    )
+    typer.echo(f"{path}: {len(made.params)} weights and {len(made.activations)} activations; how: {record}")
     say_next("export", model, "--encodings", path, "-o", Path("exports") / f"{checkpoint.path.stem}-{path.stem}")
 
 

@@ -14,6 +14,7 @@ from rwkvlab.errors import RwkvlabError
 from rwkvlab.htp.backend import sdk_version
 from rwkvlab.htp.cache import ContextCache, GraphKind
 from rwkvlab.htp.session import HtpSession
+from rwkvlab.tokenizer import check_sequences
 
 State = dict[str, np.ndarray]
 """`state0` .. by name, without the _in/_out of the graphs."""
@@ -78,8 +79,9 @@ class LocalTarget:
             index and logits [T, V].
 
         Raises:
-            RwkvlabError: the prefill graphs score the last position only.
+            RwkvlabError: the prefill graphs score the last position only, or a sequence is empty or not the model's.
         """
+        check_sequences(sequences, self.spec.vocab_size)
         if self.cache.manifest.source.recipe.graph.logits != "all":
             raise RwkvlabError(
                 "the prefill graphs score the last position only", "graphs with logits: all", "export with --logits all"

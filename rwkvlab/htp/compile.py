@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import resource
 import shutil
@@ -21,6 +23,8 @@ SHOWN = 8
 """Refused nodes an error spells out; the log has them all."""
 VERBOSE, WARNING = 0, 2
 """ONNX Runtime's log severities. Only the verbose log names the nodes the HTP does not take, and it is long."""
+_PAGES = 1 << 16
+"""Less free space than this counts as none: a failed write may leave a few blocks unused."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ def _compile_in(work: Path, onnx_file: Path, soc: Soc, log: Path) -> None:
     code = _run_compiler(work, onnx_file, soc, log, WARNING)
     if code == 0:
         return
+    if _is_disk_full(work, log):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if code < 0:
         raise RwkvlabError(
             f"the HTP compiler crashed with signal {-code} on {onnx_file.name} (log: {log})",
@@ -122,6 +128,12 @@ def _compile_in(work: Path, onnx_file: Path, soc: Soc, log: Path) -> None:
         leftover.unlink()
     _run_compiler(work, onnx_file, soc, log, VERBOSE)
     raise _refusal(onnx_file, soc, log)
+
+
+def _is_disk_full(work: Path, log: Path) -> bool:
+    """Whether the compiler failed for want of space, of which it says no more than that it could not save the model."""
+    is_unsaved = "failed when saving model to" in log.read_text(errors="replace")
+    return is_unsaved or shutil.disk_usage(work).free < _PAGES
 
 
 def _run_compiler(work: Path, onnx_file: Path, soc: Soc, log: Path, severity: int) -> int:

@@ -81,9 +81,9 @@ class Calibration:
         names = list(self.ranges)
         extremes = np.array([[r.low, r.high, r.rms] for r in self.ranges.values()])
         histograms = np.stack([np.stack([r.negative, r.positive]) for r in self.ranges.values()])
-        with atomic_path(path) as temporary:
+        with atomic_path(path) as temporary, temporary.open("wb") as file:  # given a name, numpy would append .npz
             np.savez_compressed(
-                temporary, names=names, extremes=extremes, histograms=histograms, source=json.dumps(asdict(self.source))
+                file, names=names, extremes=extremes, histograms=histograms, source=json.dumps(asdict(self.source))
             )
 
     @classmethod
@@ -98,7 +98,7 @@ class Calibration:
                 source = CalibrationSource(**json.loads(str(data["source"])))
                 rows = zip(data["names"].tolist(), data["extremes"].tolist(), data["histograms"], strict=True)
                 return cls(source, {name: ActivationRange(*extremes, *histogram) for name, extremes, histogram in rows})
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except Exception as error:  # a damaged file surfaces as almost any exception
             raise RwkvlabError(
                 f"cannot read the calibration {path}: {error}",
                 "a file made by rwkvlab calibrate",

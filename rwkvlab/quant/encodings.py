@@ -9,15 +9,38 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import sha256_text, write_text_atomic
 
 VERSION = "1.0.0"
-_KEYS = {"name", "bw", "dtype", "enc_type", "is_sym", "scale", "offset"}
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Entry(BaseModel):
+    """One entry of the file. A wrong type is refused, never converted: 4.7 bits are not 4."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    bw: int = Field(ge=2, le=32)
+    dtype: Literal["INT"]
+    enc_type: Literal["PER_TENSOR", "PER_CHANNEL"]
+    is_sym: bool
+    scale: list[Scale] = Field(min_length=1)
+    offset: list[int]
+
+    def is_sound(self) -> bool:
+        """Whether the fields agree, and 0 is on the grid."""
+        lowest, middle = 1 - 2**self.bw, -(2 ** (self.bw - 1))
+        return (
+            len(self.scale) == len(self.offset)
+            and (self.enc_type == "PER_CHANNEL" or len(self.scale) == 1)
+            and all(offset == middle if self.is_sym else lowest <= offset <= 0 for offset in self.offset)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +88,14 @@ class Encodings:
     @property
     def sha256(self) -> str:
         """Digest of the file these encodings make."""
-        return sha256_text(self._text())
+        return sha256_text(self.to_json())
 
     def save(self, path: Path) -> None:
         """Write AIMET 1.0.0 JSON."""
-        write_text_atomic(path, self._text())
+        write_text_atomic(path, self.to_json())
 
-    def _text(self) -> str:
+    def to_json(self) -> str:
+        """The file's content."""
         content = {
             "version": VERSION,
             "activation_encodings": [_entry(name, e) for name, e in self.activations.items()],
@@ -90,7 +114,7 @@ class Encodings:
         path = Path(path)
         try:
             content = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RwkvlabError(
                 f"cannot read encodings {path}: {error}",
                 "an AIMET encodings JSON",
@@ -127,36 +151,19 @@ def _section(path: Path, content: dict, key: str) -> dict[str, Encoding]:
 
 
 def _parse(path: Path, entry: Any) -> tuple[str, Encoding]:
-    name = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or set(entry) != _KEYS or not isinstance(name, str):
-        odd = sorted(set(entry) ^ _KEYS) if isinstance(entry, dict) else repr(entry)[:80]
-        raise RwkvlabError(
-            f"{path}: encoding of {name!r} has missing or unknown keys {odd}",
-            ", ".join(sorted(_KEYS)),
-            "correct that entry",
-        )
     try:
-        encoding = Encoding(
-            int(entry["bw"]), bool(entry["is_sym"]), np.array(entry["scale"], float), np.array(entry["offset"], int)
-        )
-    except (TypeError, ValueError) as error:
-        raise RwkvlabError(f"{path}: encoding of '{name}': {error}", "numbers", "correct that entry") from error
-    _check(path, name, entry["dtype"], encoding)
-    return name, encoding
-
-
-def _check(path: Path, name: str, dtype: str, e: Encoding) -> None:
-    sound = (
-        dtype == "INT"
-        and 2 <= e.bits <= 32
-        and e.scale.ndim == 1
-        and e.scale.shape == e.offset.shape
-        and bool(np.all(np.isfinite(e.scale)) and np.all(e.scale > 0))
-        and (not e.symmetric or bool(np.all(e.offset == -(2 ** (e.bits - 1)))))
-    )
-    if not sound:
+        read = _Entry.model_validate(entry)
+    except ValidationError as error:
+        name = entry.get("name") if isinstance(entry, dict) else repr(entry)[:80]
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
         raise RwkvlabError(
-            f"{path}: encoding of '{name}' contradicts itself",
-            "dtype INT, 2 to 32 bits, positive finite scales, one offset per scale, -2^(bits-1) where symmetric",
+            f"{path}: encoding of {name!r}: {problems}", ", ".join(_Entry.model_fields), "correct that entry"
+        ) from error
+    if not read.is_sound():
+        raise RwkvlabError(
+            f"{path}: encoding of {read.name!r} contradicts itself",
+            "one offset per scale, one scale per tensor where PER_TENSOR, offsets from -(2^bits - 1) to 0, "
+            "-2^(bits-1) where symmetric",
             "correct that entry",
         )
+    return read.name, Encoding(read.bw, read.is_sym, np.array(read.scale), np.array(read.offset))

@@ -46,7 +46,7 @@ def simulate(chunk: Chunk, encodings: Encodings, htp_arch: int) -> Chunk:
         _remove_quantizers(module)
     for name in quantized:
         _set_quantizers(modules[name], name, encodings)
-    return chunk.eval()
+    return chunk.eval().requires_grad_(False)
 
 
 def dummy_inputs(chunk: Chunk, tokens: int) -> tuple[Tensor, ...]:
@@ -151,9 +151,13 @@ def _check_complete(chunk: Chunk, quantized: list[str], encodings: Encodings) ->
                 "use encodings made for this model",
             )
         for end in ("input", "output"):
-            if f"{name}.{end}" not in encodings.activations:
-                raise RwkvlabError(
-                    f"no encoding of '{name}.{end}'",
-                    "input and output of every quantized linear",
-                    "run rwkvlab quantize again",
-                )
+            _check_activation(f"{name}.{end}", encodings)
+
+
+def _check_activation(name: str, encodings: Encodings) -> None:
+    if name not in encodings.activations:
+        raise RwkvlabError(
+            f"no encoding of '{name}'", "input and output of every quantized linear", "run rwkvlab quantize again"
+        )
+    if (scales := encodings.activations[name].scale.size) != 1:
+        raise RwkvlabError(f"encoding of '{name}' has {scales} scales", "one", "correct that entry")

@@ -14,6 +14,7 @@ from rwkvlab.model.rwkv import Chunk
 from rwkvlab.model.stream import pad_batches, stream
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.quant.sim import simulate
+from rwkvlab.tokenizer import check_sequences
 
 TOKENS_PER_BATCH = 4096
 LOGITS_PER_BATCH = 2**26
@@ -44,11 +45,16 @@ class TorchSource:
         return "torch-sim" if self.encodings and self.encodings.params else "torch-fp32"
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (index, logits [T, V]) of every sequence."""
+        """Yield (index, logits [T, V]) of every sequence.
+
+        Raises:
+            RwkvlabError: an empty sequence, or ids outside the model's vocabulary.
+        """
         spec = self.checkpoint.spec
+        check_sequences(sequences, spec.vocab_size)
         plan = plan_chunks(spec.n_layer, self.chunks)
         groups = list(pad_batches(sequences, min(TOKENS_PER_BATCH, LOGITS_PER_BATCH // spec.vocab_size)))
-        at_once = len(groups) if self.chunks == 1 else BATCHES_IN_FLIGHT
+        at_once = max(1, len(groups)) if self.chunks == 1 else BATCHES_IN_FLIGHT
         for start in range(0, len(groups), at_once):
             part = groups[start : start + at_once]
             for number, logits in stream(spec, plan, self._load, [ids for _, ids in part]):

@@ -351,19 +351,19 @@ RELATIONS = (
 
 PLANS = Wordings(
     (
-        "open bind bind filler bind recap filler close",
-        "open bind filler bind bind recap recap close",
-        "open bind bind move recap bind filler close",
-        "open filler bind bind bind move recap close",
-        "open bind bind side bind recap filler close",
-        "open side bind bind move filler bind recap close",
-        "open bind bind recap bind bind recap filler close",
+        "open bind bind filler bind bind recap close",
+        "open bind filler bind bind recap bind recap close",
+        "open bind bind move bind recap bind close",
+        "open filler bind bind bind move bind recap close",
+        "open bind bind side bind recap bind filler close",
+        "open side bind bind move bind filler bind recap close",
+        "open bind bind recap bind bind bind recap close",
     ),
     (
-        "open bind side bind filler bind recap close",
-        "open filler bind bind bind move filler close",
-        "open bind filler bind bind bind recap close",
-        "open bind side bind bind move recap close",
+        "open bind side bind filler bind bind recap close",
+        "open filler bind bind bind bind move filler close",
+        "open bind filler bind bind bind bind recap close",
+        "open bind side bind bind move bind recap close",
     ),
 )
 """The order in which a story states (bind), changes (move), repeats (recap) and finally asks for (close) its facts."""

@@ -1,4 +1,4 @@
-"""The words of the story world, one list per category, in a fixed order that the generator's preferences refer to.
+"""The words of the story world, one list per category, in a fixed order: the first ones are the generator's favourites.
 
 Nouns and colours all start with a consonant sound, so that "a" is always the right article.
 """

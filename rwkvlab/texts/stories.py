@@ -15,19 +15,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.texts import _story_templates as templates
 from rwkvlab.texts._story_templates import Relation, Wordings
 
 Split = Literal["train", "test"]
+T = TypeVar("T")
 
 MIN_WORDS, MAX_WORDS = 40, 100
-FAVOURITE = 0.25
-"""Probability of the favourite among interchangeable words and wordings; the others share the rest evenly."""
+FAVOURITE = 0.35
+"""Extra probability of the first among interchangeable words and wordings; all share the rest evenly."""
 FAVOURITE_VALUE = 0.15
-"""The same for the value bound to a key: what a guess from the key alone can hope for."""
+"""The same for the value bound to a key: what a guess from the closing sentence alone can hope for."""
+FAVOURITE_FACT = 0.25
+"""The same for which of its facts a story repeats (the latest) or asks for (the first)."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,14 @@ class _Fact:
     value: str
 
 
-def generate(n: int, seed: int, split: Split) -> list[Story]:
+def generate(n: int, seed: int, split: Split, favourites: bool = True) -> list[Story]:
     """`n` stories, the same for the same arguments on every machine.
+
+    Args:
+        n: how many.
+        seed: of the random choices.
+        split: which plans and wordings, and which stream of random choices.
+        favourites: whether free choices have their favourite; without, all are even and guessing is worth the least.
 
     Raises:
         RwkvlabError: `n` is negative or `split` is unknown.
@@ -95,21 +104,21 @@ def generate(n: int, seed: int, split: Split) -> list[Story]:
     if n < 0:
         raise RwkvlabError(f"{n} stories", "a count of at least 0")
     rng = random.Random(f"{split}-{seed}")
-    return [_write(rng, split) for _ in range(n)]
+    return [_write(rng, split, favourites) for _ in range(n)]
 
 
 def lessons(n: int, seed: int) -> list[Story]:
     """`n` short training pieces for a model that cannot recall yet: two or three facts, repeated at once.
 
-    Their text is shorter than a story's, and starts without an opening.
+    Their text is shorter than a story's, starts without an opening and has no favourites.
     """
     rng = random.Random(f"lesson-{seed}")
-    return [_Writer(rng, "train").write(rng.choice(templates.LESSONS)) for _ in range(n)]
+    return [_Writer(rng, "train", favourites=False).write(rng.choice(templates.LESSONS)) for _ in range(n)]
 
 
-def _write(rng: random.Random, split: Split) -> Story:
+def _write(rng: random.Random, split: Split, favourites: bool) -> Story:
     while True:
-        story = _Writer(rng, split).write()
+        story = _Writer(rng, split, favourites).write()
         if MIN_WORDS <= len(story.text.split()) <= MAX_WORDS:
             return story
 
@@ -117,9 +126,10 @@ def _write(rng: random.Random, split: Split) -> Story:
 class _Writer:
     """One story in the making: the facts so far and the words already spoken for."""
 
-    def __init__(self, rng: random.Random, split: Split) -> None:
+    def __init__(self, rng: random.Random, split: Split, favourites: bool) -> None:
         self.rng = rng
         self.split: Split = split
+        self.favourites = favourites
         self.relation = rng.choice(templates.RELATIONS)
         self.facts: list[_Fact] = []
         self.side_facts: list[_Fact] = []
@@ -131,7 +141,7 @@ class _Writer:
         plan = plan or self._pick(self._wordings(templates.PLANS))
         roles = plan.split()
         sentences = [getattr(self, f"_{role}")() for role in roles[:-1]]
-        asked = self.rng.choice(self.facts)
+        asked = self._pick(self.facts, FAVOURITE_FACT)
         core = self._pick(self._wordings(self.relation.close))
         lead = self._pick(self._wordings(templates.LEADS))
         closing = f"{lead} {self._fill(core, asked)}"
@@ -167,29 +177,26 @@ class _Writer:
     def _move(self) -> str:
         fact = self.rng.choice(self.facts)
         before = fact.value
-        fact.value = self._choose(self.relation.values, before, FAVOURITE_VALUE)
+        fact.value = self._choose(self.relation.values, FAVOURITE_VALUE)
         return self._fill(self._pick(self._mixed(self.relation.move)), fact, before)
 
     def _recap(self) -> str:
-        return self._fill(self._pick(self._mixed(self.relation.recap)), self.rng.choice(self.facts))
+        fact = self._pick(self.facts[::-1], FAVOURITE_FACT)
+        return self._fill(self._pick(self._mixed(self.relation.recap)), fact)
 
     def _new_fact(self, relation: Relation) -> _Fact:
-        last_key = self.facts[-1].key if self.facts else ""
-        key = self._choose(relation.keys, last_key, FAVOURITE)
-        cue = "" if relation is templates.OBJECT_COLOUR else key
-        return _Fact(relation, key, self._choose(relation.values, cue, FAVOURITE_VALUE))
+        key = self._choose(relation.keys, FAVOURITE)
+        return _Fact(relation, key, self._choose(relation.values, FAVOURITE_VALUE))
 
-    def _choose(self, options: Sequence[str], cue: str, favourite: float) -> str:
-        """A word not yet in the story: the one `cue` favours, or any other."""
-        start = (11 * _RANK[cue] + 3) % len(options) if cue else 0
-        ordered = [*options[start:], *options[:start]]
-        free = [word for word in ordered if word not in self.taken]
-        word = free[0] if self.rng.random() < favourite else self.rng.choice(free)
+    def _choose(self, words: Sequence[str], favourite: float) -> str:
+        """A word that the story has not bound yet."""
+        word = self._pick([word for word in words if word not in self.taken], favourite)
         self.taken.add(word)
         return word
 
-    def _pick(self, options: Sequence[str]) -> str:
-        return options[0] if self.rng.random() < FAVOURITE else self.rng.choice(options)
+    def _pick(self, options: Sequence[T], favourite: float = FAVOURITE) -> T:
+        takes_favourite = self.rng.random() < favourite and self.favourites
+        return options[0] if takes_favourite else self.rng.choice(options)
 
     def _wordings(self, wordings: Wordings) -> tuple[str, ...]:
         return wordings.train if self.split == "train" else wordings.test
@@ -224,11 +231,3 @@ def _last_words(sentences: Sequence[str], roles: Sequence[str]) -> list[int]:
     starts = accumulate((len(sentence) + 1 for sentence in sentences), initial=0)
     placed = zip(sentences, roles, starts, strict=False)
     return [start + sentence.rindex(" ") for sentence, role, start in placed if role == "recap"]
-
-
-def _ranks() -> dict[str, int]:
-    lists = [words for relation in templates.RELATIONS for words in (relation.keys, relation.values)]
-    return {word: rank for words in lists for rank, word in enumerate(words)}
-
-
-_RANK = _ranks()

@@ -30,17 +30,30 @@ class Batch:
     weights: Tensor
 
 
-def batch(tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int, lesson_share: float = 0.0) -> Batch:
+@dataclass(frozen=True)
+class Reading:
+    """What a step of training reads.
+
+    Attributes:
+        lessons: share of documents that are short lessons instead of stories.
+        favourites: whether the stories' free choices have favourites.
+    """
+
+    lessons: float = 0.0
+    favourites: bool = True
+
+
+def batch(tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int, reading: Reading) -> Batch:
     """Rows of whole documents, each row starting with a fresh one and the last one in a row cut off.
 
     Args:
         tokenizer: of the bundled models.
         seed, step: what the batch is a function of.
         rows, length: its shape, in tokens.
-        lesson_share: share of documents that are short lessons instead of stories.
+        reading: which documents.
     """
     rng = random.Random(f"{seed}-{step}")
-    documents = _documents(rng, rows * (length // 25 + 2), lesson_share)
+    documents = _documents(rng, rows * (length // 25 + 2), reading)
     filled = [_row(tokenizer, documents, length + 1) for _ in range(rows)]
     tokens, weights = (torch.tensor(part) for part in zip(*filled, strict=True))
     return Batch(tokens, weights[:, 1:])
@@ -50,11 +63,11 @@ Piece = tuple[str, float]
 """Text and the weight of its tokens in the loss; the empty text stands for the end-of-text token."""
 
 
-def _documents(rng: random.Random, at_most: int, lesson_share: float) -> Iterator[list[Piece]]:
-    stories = generate(at_most, rng.getrandbits(48), "train")
+def _documents(rng: random.Random, at_most: int, reading: Reading) -> Iterator[list[Piece]]:
+    stories = generate(at_most, rng.getrandbits(48), "train", reading.favourites)
     easy = lessons(at_most, rng.getrandbits(48))
     for story, lesson in zip(stories, easy, strict=True):
-        is_lesson, with_dialogue = rng.random() < lesson_share, rng.random() < DIALOGUE_SHARE
+        is_lesson, with_dialogue = rng.random() < reading.lessons, rng.random() < DIALOGUE_SHARE
         chosen = lesson if is_lesson else story
         body = _pieces(chosen.text, chosen.recalls, begin=" " if is_lesson else "")
         yield [("", 1.0), *body, *(_dialogue_pieces(chosen) if with_dialogue else [])]

@@ -98,6 +98,31 @@ def parameter_groups(network: Network, weight_decay: float) -> list[dict]:
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
 
 
+@torch.no_grad()
+def spread_norm_gains(network: Network, spread: float, generator: torch.Generator) -> None:
+    """Give the network outlier channels without changing what it computes.
+
+    Large RWKV checkpoints have channels tens of times stronger than the median; a small model trained for minutes has
+    none, its weights fill every 4-bit grid evenly, and rounding them costs nothing. So each channel's gain in ln1 and
+    ln2 is multiplied by a log-normal factor, and the matrices that read that channel are divided by it. In exact
+    arithmetic the logits stay the same; what changes is the weights' distribution over their input channels.
+
+    Args:
+        network: changed in place.
+        spread: standard deviation of the factors' logarithm.
+        generator: where the factors come from.
+    """
+    for block in network.body.blocks.values():
+        att = block.att
+        readers = [att.receptance, att.key, att.value, att.w1, att.a1, att.g1, *([att.v1] if att.has_value_mix else [])]
+        for norm, matrices in ((block.ln1, readers), (block.ln2, [block.ffn.key])):
+            factor = torch.exp(spread * torch.randn(norm.weight.shape, generator=generator))
+            norm.weight.mul_(factor)
+            norm.bias.mul_(factor)
+            for matrix in matrices:
+                matrix.weight.div_(factor)
+
+
 def checkpoint_tensors(network: Network, dtype: torch.dtype) -> dict[str, Tensor]:
     """The weights under BlinkDL's names and in his layouts: low-rank maps [in, out], vectors [1, 1, C], r_k [H, N]."""
     tensors = {"emb.weight": network.emb.weight}

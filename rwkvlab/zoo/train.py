@@ -8,6 +8,7 @@ A run that was interrupted goes on where its last checkpoint (`<out>.resume.pt`)
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +21,15 @@ from tqdm import tqdm
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path
 from rwkvlab.tokenizer import load_tokenizer
-from rwkvlab.zoo.batches import ANSWER_WEIGHT, Batch, batch
-from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, parameter_groups
+from rwkvlab.zoo.batches import ANSWER_WEIGHT, Batch, Reading, batch
+from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, parameter_groups, spread_norm_gains
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that decides the result, besides the story world."""
 
-    steps: int = 3600
+    steps: int = 2000
     rows: int = 14
     length: int = 144
     seed: int = 1
@@ -37,6 +38,7 @@ class Settings:
     warm_up: int = 50
     weight_decay: float = 0.1
     clip: float = 1.0
+    gain_spread: float = 0.8
 
     def rate(self, step: int) -> float:
         """Learning rate: linear warm-up, then a cosine."""
@@ -44,9 +46,9 @@ class Settings:
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
         return warm * (self.final_rate + (self.peak_rate - self.final_rate) * cosine)
 
-    def lesson_share(self, step: int) -> float:
-        """Share of short lessons among the documents: all at first, none from 40 % of the run on."""
-        return max(0.0, 1 - step / (0.4 * self.steps))
+    def reading(self, step: int) -> Reading:
+        """Short lessons at first, none in the second half, whose stories have favourites, which reward guessing."""
+        return Reading(lessons=max(0.0, 1 - step / (0.5 * self.steps)), favourites=step >= 0.5 * self.steps)
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ class Training:
         settings = self.settings
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate(self.step)
-        share = settings.lesson_share(self.step)
-        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length, share)
+        reading = settings.reading(self.step)
+        data = batch(self.tokenizer, settings.seed, self.step, settings.rows, settings.length, reading)
         loss, answered = self._evaluate(data)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -95,6 +97,13 @@ class Training:
         losses = cross_entropy(logits.transpose(1, 2), targets, reduction="none")
         correct = (logits.argmax(-1) == targets)[weights == ANSWER_WEIGHT]
         return (losses * weights).sum() / weights.sum(), correct.float().mean()
+
+    def export(self, path: Path) -> None:
+        """Write the network, given outlier channels, in BlinkDL's format and float16."""
+        network = copy.deepcopy(self.network).cpu()
+        spread_norm_gains(network, self.settings.gain_spread, torch.Generator().manual_seed(self.settings.seed))
+        with atomic_path(path) as temporary:
+            torch.save(checkpoint_tensors(network, torch.float16), temporary)
 
     def save(self, path: Path) -> None:
         """Write all that `restore` needs."""
@@ -149,8 +158,7 @@ def train(settings: Settings, out: Path, save_every: int = 100, device: str = "c
             progress.set_postfix(loss=f"{average.loss:.3f}", answered=f"{average.answered:.1%}", refresh=False)
             if training.step % save_every == 0:
                 training.save(resume)
-    with atomic_path(out) as temporary:
-        torch.save(checkpoint_tensors(training.network, torch.float16), temporary)
+    training.export(out)
     resume.unlink(missing_ok=True)
     return out
 

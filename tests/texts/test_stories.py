@@ -13,10 +13,9 @@ from rwkvlab.texts.stories import MAX_WORDS, MIN_WORDS, generate, lessons
 
 SPLITS = ("train", "test")
 PINNED = (
-    "Once, on a gloomy Saturday, there was a feast near the beach. In the end Mia bought a lamp. Yusuf "
-    "carried a basket. Between the trees one could hear rain. Sam carried a bell. Everyone knew that Sam "
-    "had the bell. The doctor said that fresh air was good for everyone. That evening everyone knew that "
-    "Mia had the lamp"
+    "One gloomy day in January some friends met near the waterfall. In the end Ben bought a bell. Victor "
+    "carried a flute. Between the trees one could hear rain. Leo carried a ladder. Kira carried a pencil. "
+    "Leo still had the ladder. When the others came home, Leo had the ladder"
 )
 
 
@@ -102,12 +101,25 @@ def test_last_sentence_does_not_tell_the_answer(stories):
     hits = sum(
         story.target == guesses.get(_question(story, keys), Counter({"": 1})).most_common(1)[0][0] for story in stories
     )
-    assert hits / len(stories) < 0.35
+    assert hits / len(stories) < 0.25
 
 
 def _question(story, keys) -> tuple:
     last = [word for word in re.findall("[A-Za-z]+", story.last_sentence)[:-1] if word in keys]
     return story.template.split(" | ")[0], last[-1]
+
+
+def test_the_latest_or_first_fact_is_not_the_answer(stories):
+    """Neither position in the story gives the answer away."""
+    values = {relation.name: set(relation.values) for relation in templates.RELATIONS}
+    first = last = 0
+    for story in stories:
+        words = re.findall("[A-Za-z]+", story.context)
+        candidates = [word for word in words if word in values[story.template.split(" | ")[0]]]
+        first += candidates[0] == story.target.strip()
+        last += candidates[-1] == story.target.strip()
+    assert first / len(stories) < 0.5
+    assert last / len(stories) < 0.5
 
 
 def test_dialogue_asks_for_facts_of_the_story(stories):

@@ -66,7 +66,7 @@ def save(path: Path, encodings: Encodings, record: Provenance) -> None:
         raise RwkvlabError(f"{path} is the name of the record", "a name like a16w8.encodings", "choose another -o")
     text = yaml.safe_dump(record.model_dump(mode="json"), sort_keys=False)
     with atomic_path(path) as first, atomic_path(sidecar(path)) as second:
-        encodings.save(first)
+        first.write_text(encodings.to_json())
         second.write_text(text)
 
 

@@ -15,8 +15,8 @@ class LoraRanks(BaseModel):
     """Inner widths of the low-rank maps of the time mix; 0 where the version or the model has none.
 
     RWKV-6: `mix` is time_maa_w1/w2's for each of the five mixes, `decay` time_decay_w1/w2's.
-    RWKV-7: `decay` is w1/w2's, `iclr` (in-context learning rate) a1/a2's, `value` (residual to the first layer's values)
-    v1/v2's, absent in a model of one layer, `gate` g1/g2's.
+    RWKV-7: `decay` is w1/w2's, `iclr` (in-context learning rate) a1/a2's, `value` (residual to the first layer's
+    values) v1/v2's, absent in a model of one layer, `gate` g1/g2's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -50,6 +50,7 @@ def export_model(
         RwkvlabError: the folder holds an export of something else, the encodings are another model's, more chunks than
             layers, or a write fails.
     """
+    checkpoint = checkpoint.with_aids(recipe.aids)
     source = Source(
         model=checkpoint.path.stem,
         model_sha256=checkpoint.sha256,

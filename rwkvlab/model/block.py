@@ -22,6 +22,7 @@ class Block(nn.Module):
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(spec.n_embd), nn.LayerNorm(spec.n_embd)
+        self.halve = False  # set by a range aid
         self.att, self.ffn = TIME_MIX[spec.version](spec, layer), CHANNEL_MIX[spec.version](spec)
 
     def forward(
@@ -32,4 +33,5 @@ class Block(nn.Module):
         mixed, att_shift, wkv, v_first = self.att(self.ln1(x), att_shift, wkv, v_first)
         x = x + mixed
         mixed, ffn_shift = self.ffn(self.ln2(x), ffn_shift)
-        return x + mixed, (att_shift, wkv, ffn_shift), v_first
+        x = x + mixed
+        return x * 0.5 if self.halve else x, (att_shift, wkv, ffn_shift), v_first

@@ -7,18 +7,21 @@ from torch import Tensor, nn
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.model import v5
+from rwkvlab.model.aids import apply_aids
 from rwkvlab.model.rwkv import Chunk, Model
 
 
 def load_chunk(checkpoint: Checkpoint, first: int, last: int, embedding: bool = True) -> Chunk:
     """Build one chunk with a checkpoint's weights, in float32; reads no other block's weights.
 
-    ln0, which BlinkDL's models apply to the embedded tokens, is folded into the embedding table.
+    ln0, which BlinkDL's models apply to the embedded tokens, is folded into the embedding table; the checkpoint's range
+    aids rewrite the weights.
     """
     with torch.device("meta"):
         chunk = Chunk(checkpoint.spec, first, last, embedding)
     weights = {name: _weight(checkpoint, name, like.shape) for name, like in chunk.state_dict().items()}
     chunk.load_state_dict(weights, assign=True)
+    apply_aids(chunk, checkpoint.aids)
     for module in chunk.modules():
         if isinstance(module, v5.TimeMix):
             module.prepare()

@@ -82,7 +82,8 @@ def reference_logits(path: Path, tokens: Sequence[int], version: Version) -> np.
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "logits.npy"
         arguments = [str(path.with_suffix("")), str(output), ",".join(map(str, tokens))]
-        environment = os.environ | {"RWKV_V7_ON": "1" if version == "7.0" else "0", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+        switches = {"RWKV_V7_ON": "1" if version == "7.0" else "0", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+        environment = os.environ | switches
         command = [sys.executable, "-W", "ignore", "-c", _REFERENCE, *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:

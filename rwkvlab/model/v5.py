@@ -19,8 +19,8 @@ from rwkvlab.spec import ModelSpec
 class TimeMix(nn.Module):
     """Attention's counterpart: static token shift and decay, WKV-5, gated output.
 
-    The decay does not depend on the token. `prepare` computes what it does within a segment once, so that a prefill graph
-    holds it as constants; until then (in training) it is computed in every call.
+    The decay does not depend on the token. `prepare` computes what it does within a segment once, so that a prefill
+    graph holds it as constants; until then (in training) it is computed in every call.
     """
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
@@ -32,6 +32,7 @@ class TimeMix(nn.Module):
         self.time_faaaa = nn.Parameter(torch.zeros(spec.n_head, spec.head_size))
         self.receptance, self.key, self.value, self.gate, self.output = (linear(channels, channels) for _ in range(5))
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)
+        self.decay_logits: tuple[float, float] | None = None  # set by a range aid
         self.step_decay: Tensor | None = None
         self.decays: SegmentDecays | None = None
 
@@ -67,4 +68,5 @@ class TimeMix(nn.Module):
         return wkv_segments(wkv, r, k, v, self.time_faaaa, decays)
 
     def _log_decay(self) -> Tensor:
-        return -torch.exp(self.time_decay)
+        logits = self.time_decay if self.decay_logits is None else self.time_decay.clamp(*self.decay_logits)
+        return -torch.exp(logits)

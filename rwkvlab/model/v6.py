@@ -38,6 +38,7 @@ class TimeMix(nn.Module):
         self.time_faaaa = nn.Parameter(torch.zeros(spec.n_head, spec.head_size))
         self.receptance, self.key, self.value, self.gate, self.output = (linear(channels, channels) for _ in range(5))
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)
+        self.decay_logits: tuple[float, float] | None = None  # set by a range aid
 
     def forward(
         self, x: Tensor, shift: Tensor, wkv: Tensor, v_first: Tensor | None
@@ -57,10 +58,14 @@ class TimeMix(nn.Module):
         delta = before - x
         x_w, x_k, x_v, x_r, x_g = self._mixes(x, delta)
         r, k, v = self.receptance(x_r), self.key(x_k), self.value(x_v)
-        log_w = -torch.exp(self.time_decay + self.time_decay_w2(torch.tanh(self.time_decay_w1(x_w))))
-        log_w = log_w.clamp_min(FASTEST_LOG_DECAY)
+        log_w = self._log_decay(self.time_decay + self.time_decay_w2(torch.tanh(self.time_decay_w1(x_w))))
         y, wkv = self._wkv(wkv, *(split_heads(t, self.head_size) for t in (r, log_w, k, v)))
         return self.output(self.ln_x(y) * silu(self.gate(x_g))), shift, wkv, v_first
+
+    def _log_decay(self, logits: Tensor) -> Tensor:
+        if self.decay_logits is not None:
+            return -torch.exp(logits.clamp(*self.decay_logits))
+        return (-torch.exp(logits)).clamp_min(FASTEST_LOG_DECAY)
 
     def _mixes(self, x: Tensor, delta: Tensor) -> list[Tensor]:
         low = torch.tanh(self.time_maa_w1(x + delta * self.time_maa_x)).split(self.mix_rank, dim=-1)

@@ -1,12 +1,12 @@
 """The WKV recurrence of RWKV-5 and RWKV-6: one step, and an exact form over segments made of matrix products.
 
-Notation, per head: N is the head size; the state S is [key, value]. With decay w_t and bonus u (arXiv 2404.05892, section 4)
+Notation, per head: N is the head size; the state S is [key, value]. With decay w_t and bonus u (arXiv 2404.05892)
 
     y_t = r_t^T (S_{t-1} + diag(u) k_t v_t^T)          S_t = diag(w_t) S_{t-1} + k_t v_t^T
 
-RWKV-5's w is a constant, RWKV-6's depends on the token and reaches exp(-16000): decays cannot be divided by one another,
-not even in float32. Every exponent below is a sum of log-decays over some rows, never a difference of two sums, so none is
-positive, and float16 rounds each relative to itself.
+RWKV-5's w is a constant, RWKV-6's depends on the token and can be as good as 0: decays cannot be divided by one
+another, not even in float32. Every exponent below is a sum of log-decays over some rows, never a difference of two
+sums, so none is positive, and float16 rounds each relative to itself.
 """
 
 from __future__ import annotations

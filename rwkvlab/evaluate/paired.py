@@ -12,7 +12,8 @@ from rwkvlab.evaluate.lambada import LambadaResult
 
 MARGIN = 0.01
 """Accuracy differences inside one point either way count as noise."""
-RESAMPLES = 10_000
+RESAMPLES, AT_ONCE = 10_000, 200
+"""Bootstrap resamples, and how many are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def paired_interval(gained: int, lost: int, n: int, z: float = 1.959964) -> tupl
 def perplexity_ratio(reference: np.ndarray, other: np.ndarray, seed: int) -> tuple[float, tuple[float, float]]:
     """Ratio of perplexities from per-item log-probabilities, and its 95 % percentile-bootstrap interval."""
     surplus = reference - other
-    draws = np.random.default_rng(seed).integers(0, len(surplus), (RESAMPLES, len(surplus)), dtype=np.int32)
-    low, high = np.quantile(surplus[draws].mean(1), [0.025, 0.975])
+    rng, n = np.random.default_rng(seed), len(surplus)
+    means = [surplus[rng.integers(0, n, (AT_ONCE, n))].mean(1) for _ in range(RESAMPLES // AT_ONCE)]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return math.exp(float(surplus.mean())), (math.exp(low), math.exp(high))

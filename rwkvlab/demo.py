@@ -5,6 +5,7 @@ python -m rwkvlab.demo
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -25,6 +27,8 @@ from rwkvlab.runs import Run, finish_run, results_root, short, start_run
 from rwkvlab.tables.scores import find_evaluations, reading_table, result_table
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+WIDTH = 100
+"""Of the printed table where there is no terminal to ask."""
 STEPS, TABLE, REPORT = "notebooks", "table.csv", "report.html"
 
 
@@ -75,7 +79,7 @@ def run_demo(
     params = {"model": model, "tokenizer": tokenizer, **options}
     run = start_run("demo", params, {"model": checkpoint.sha256}, root)
     common = {"model": _absolute(model), "tokenizer": _absolute(tokenizer), "results": str(root)}
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(f"{checkpoint.path.stem}: {stories} stories in torch, {sim_stories} on the simulator, for {soc}")
     started, seconds = time.monotonic(), {}
     for group in plan(run, common, stories, sim_stories, precisions, soc):
@@ -131,9 +135,16 @@ def _finish(run: Run, seconds: dict[str, float]) -> Run:
 
 def _show(run: Run, console: Console, seconds: float) -> None:
     table = reading_table(pd.read_csv(run.folder / TABLE))
-    shown = Table(title="Last word of unseen stories", title_justify="left")
+    shown = Table(
+        title="Last word of unseen stories",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for column in table.columns:
-        shown.add_column(column, justify="left" if column in ("model", "precision") else "right")
+        left = column in ("model", "precision")
+        shown.add_column(column.replace(", ", "\n").replace(" / ", "\n/ "), justify="left" if left else "right")
     for row in table.itertuples(index=False):
         shown.add_row(*map(str, row))
     console.print(shown)

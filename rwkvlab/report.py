@@ -100,8 +100,9 @@ def _header(model: str, provenance: Provenance, evaluations: list[Evaluation]) -
     code = provenance.code.git_sha[:10] if provenance.code.git_sha else "no git"
     version = f"rwkvlab {provenance.packages.get('rwkvlab') or 'from its folder'} ({code})"
     intro = (
-        "From checkpoint to HTP context binary, at each precision: what a token moves through memory, what quantization "
-        "costs on the last word of unseen texts, and whether the compiled model computes what the simulation in torch does."
+        "From checkpoint to HTP context binary, at each precision: what a token moves through memory, what "
+        "quantization costs on the last word of unseen texts, and whether the compiled model computes what the "
+        "simulation in torch does."
     )
     results = table(reading_table(result_table(evaluations))) if evaluations else "<p>No evaluation finished.</p>"
     return (
@@ -136,9 +137,9 @@ def _protocol(evaluations: list[Evaluation]) -> list[str]:
         for e in evaluations
     ]
     text = (
-        "ppl = exp(-mean over items of the last word's summed log-probability), acc = share of items whose last-word tokens "
-        "are all the most likely ones, with Wilson's 95 % interval. DDR bytes are the HTP compiler's own count for one "
-        "execution of the decode graphs. No speed was measured: the simulator's clock is not a device's."
+        "ppl = exp(-mean over items of the last word's summed log-probability), acc = share of items whose last-word "
+        "tokens are all the most likely ones, with Wilson's 95 % interval. DDR bytes are the HTP compiler's own count "
+        "for one execution of the decode graphs. No speed was measured: the simulator's clock is not a device's."
     )
     return [f"<h2>Protocol</h2>\n<p>{escape(text)}</p>", table(pd.DataFrame(rows))]
 

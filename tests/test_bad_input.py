@@ -217,6 +217,21 @@ def test_prefill_block_that_the_graph_cannot_have(sound: Path, out: Path) -> Non
     assert files_in(out) == set()
 
 
+def test_output_below_a_file(sound: Path, out: Path) -> None:
+    file = out / "file"
+    file.write_text("mine")
+    model, encodings = sound / "tiny.pth", sound / "a16w8.encodings"
+    lines = [
+        fail("calibrate", model, *CALIBRATION, "-o", file / "x.npz"),
+        fail("quantize", model, "--calibration", sound / "tiny.npz", "-o", file / "x.encodings"),
+        fail("export", model, "--encodings", encodings, "-o", file),
+        fail("make-context-cache", sound / "graphs", file / "cache", "SM8650"),
+        fail("evaluate", model, *BYTES, "-o", file / "x.json"),
+    ]
+    assert all(f"cannot write into {file}; " in line for line in lines)
+    assert file.read_text() == "mine" and files_in(out) == {"file"}
+
+
 # --- files of another model ---
 
 

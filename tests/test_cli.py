@@ -211,6 +211,10 @@ def test_a_partial_evaluation_says_so(at_desk: Path) -> None:
     assert "partial: 3 of 4 items" in shown
 
 
+def test_a_mistyped_folder_is_not_taken_for_a_checkpoint() -> None:
+    assert "nothing at caches/tyni; allowed: a checkpoint" in fail("evaluate", "caches/tyni")
+
+
 def test_where_is_a_promise(at_desk: Path) -> None:
     cache = "caches/tiny-a16w8-SM8650"
     assert "is a checkpoint" in fail("evaluate", "tiny.pth", *BYTES, "--where", "sim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -64,17 +65,28 @@ def open_tokenizer(name: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def refuse_existing(path: Path, force: bool) -> Path:
-    """Stop before any work if `path` is a file we would replace; the path otherwise.
+def refuse_unwritable(folder: Path) -> None:
+    """Stop before any work if files cannot be written below `folder`, which need not exist yet.
 
     Raises:
-        RwkvlabError: it exists and `force` is off, or it is a folder.
+        RwkvlabError: it, or the nearest of its parents that exists, is a file or write-protected.
     """
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise RwkvlabError(f"cannot write into {place}", "a folder that you may write to", "choose another output")
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Stop before any work if `path` is a file we would replace or cannot write.
+
+    Raises:
+        RwkvlabError: it exists and `force` is off, it is a folder, or its folder cannot be written.
+    """
+    refuse_unwritable(path.parent)
     if path.is_dir():
         raise RwkvlabError(f"{path} is a folder", "the name of a file", "add a file name to it")
     if path.exists() and not force:
         raise RwkvlabError(f"{path} exists already", "a new file", "choose another -o, or add --force to replace it")
-    return path
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], left: int = 1) -> None:

@@ -14,6 +14,7 @@ from rwkvlab.cli.common import (
     examples,
     fitting_tokenizer,
     open_model,
+    refuse_unwritable,
     say_next,
     show_progress,
     table,
@@ -63,6 +64,7 @@ def export(
     force: Force = False,
 ) -> None:
     """Write the ONNX graphs: for every chunk a decode graph (one token) and a prefill graph (a block of tokens)."""
+    refuse_unwritable(output)
     checkpoint = open_model(model)
     from rwkvlab.export.export import export_model
     from rwkvlab.quant.encodings import Encodings
@@ -85,6 +87,7 @@ def make_context_cache(
 ) -> None:
     """Compile every graph to an HTP context binary; an up-to-date cache is reused, a stopped one continued."""
     chip = find_soc(soc)
+    refuse_unwritable(output)
     from rwkvlab.htp.build import build_cache
 
     manifest = build_cache(exported, output, chip, force, show_progress()).manifest

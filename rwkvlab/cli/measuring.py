@@ -82,6 +82,8 @@ def evaluate(
     if output:
         refuse_existing(output, force)
     is_cache = Path(model).is_dir()
+    if not find_model(model).exists() and not Path(model).suffix:
+        raise RwkvlabError(f"nothing at {model}", "a checkpoint, a bundled model, or the folder of a context cache")
     if where and (where == "sim") != is_cache:
         kind, other = ("context cache", "sim") if is_cache else ("checkpoint", "torch")
         raise RwkvlabError(

@@ -130,11 +130,9 @@ def check_sizes(spec: ModelSpec, recipe: Recipe, plan: Sequence[ChunkRange]) -> 
     size = chunk_bytes(spec, recipe, largest)
     if size <= MAX_CHUNK_BYTES:
         return
-    counts = range(len(plan) + 1, spec.n_layer + 1)
-    fits = (
-        n for n in counts if all(chunk_bytes(spec, recipe, p) <= MAX_CHUNK_BYTES for p in plan_chunks(spec.n_layer, n))
-    )
-    enough = next(fits, None)
+    larger_plans = (plan_chunks(spec.n_layer, count) for count in range(len(plan) + 1, spec.n_layer + 1))
+    fitting = (p for p in larger_plans if all(chunk_bytes(spec, recipe, part) <= MAX_CHUNK_BYTES for part in p))
+    enough = next((len(p) for p in fitting), None)
     raise RwkvlabError(
         f"chunk {largest.index} of {largest.count} has {size / 1e9:.2f} GB of weights",
         f"at most {MAX_CHUNK_BYTES / 1e9:.2f} GB a chunk: the HTP takes no graph above 2 GiB",
@@ -147,10 +145,10 @@ def _is_done(folder: Path, manifest: ExportManifest, force: bool) -> bool:
     finished, pending = folder / EXPORT_MANIFEST, folder / _PENDING
     if finished.is_file():
         old = ExportManifest.load(folder)
-        if old == manifest and all((folder / f"{graph.name}.onnx").is_file() for graph in manifest.graphs):
+        if old == manifest and all((folder / name).is_file() for name in _files(manifest)):
             return True
         if not force:
-            why = "; ".join(changes(old.source, manifest.source)) or "a graph file is missing"
+            why = "; ".join(changes(old.source, manifest.source)) or "a graph file or the embedding is missing"
             raise RwkvlabError(
                 f"{folder} holds another export ({why})",
                 "an empty folder or the same export",
@@ -162,6 +160,11 @@ def _is_done(folder: Path, manifest: ExportManifest, force: bool) -> bool:
             (folder / f"{graph.name}.onnx").unlink(missing_ok=True)
         write_text_atomic(pending, manifest.source.model_dump_json())
     return False
+
+
+def _files(manifest: ExportManifest) -> list[str]:
+    graphs = [f"{graph.name}.onnx{suffix}" for graph in manifest.graphs for suffix in ("", ".data")]
+    return graphs + ([manifest.embedding] if manifest.embedding else [])
 
 
 def _export_chunk(

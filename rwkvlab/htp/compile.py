@@ -85,9 +85,9 @@ def parse_traffic(log_text: str, log: Path) -> Traffic:
     Raises:
         RwkvlabError: the summary or one of its four lines is absent. There is no substitute for it.
     """
-    summary = log_text.rpartition("DDR bandwidth summary")[2]
+    _, heading, summary = log_text.rpartition("DDR bandwidth summary")
     found = dict(re.findall(r"^(spill_bytes|fill_bytes|write_total_bytes|read_total_bytes)=(\d+)\s*$", summary, re.M))
-    if len(found) != 4:
+    if not heading or len(found) != 4:
         raise RwkvlabError(
             f"the HTP compiler printed no complete DDR bandwidth summary (log: {log})",
             "onnxruntime-qnn 2.3 to 2.5, whose compiler prints it",

@@ -1,4 +1,4 @@
-"""A proof that the compiler and the simulator work on this machine: one layer, compiled, run and compared with numpy."""
+"""A proof that the compiler and the simulator work here: one layer, compiled, run and compared with numpy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from rwkvlab.htp.compile import Compiled, compile_context
 from rwkvlab.htp.session import HtpSession
 from rwkvlab.soc import Soc
 
-ROWS = 16
-
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of y = tanh(x W).
+    """What became of y = x W.
 
     Attributes:
         width: W is [width, width].
         weight_bytes: of W in float16.
-        expected: y by numpy in float64, [ROWS, width].
+        expected: y by numpy in float64, [width].
         got: y by the HTP, simulated on a PC.
         compiled: the context binary and its memory traffic.
     """
@@ -39,7 +37,7 @@ class Proof:
 
     @property
     def error(self) -> float:
-        """Largest difference; fp16 gives a few thousandths."""
+        """Largest difference; fp16 gives a few thousandths on outputs around 1."""
         return float(np.abs(self.got - self.expected).max())
 
 
@@ -51,11 +49,11 @@ def prove(folder: Path, soc: Soc, width: int = 128, seed: int = 0) -> Proof:
     """
     generator = np.random.default_rng(seed)
     weight = (generator.standard_normal((width, width)) / np.sqrt(width)).astype(np.float32)
-    x = generator.standard_normal((ROWS, width)).astype(np.float32)
+    x = generator.standard_normal((1, width)).astype(np.float32)
     graph = _write_layer(weight, folder / f"proof{width}_float.onnx")
     compiled = compile_context(graph, folder, f"proof{width}", soc)
-    got = HtpSession(compiled.wrapper).run({"x": x})["y"]
-    expected = np.tanh(x.astype(np.float64) @ weight)
+    got = HtpSession(compiled.wrapper).run({"x": x})["y"][0]
+    expected = (x.astype(np.float64) @ weight)[0]
     return Proof(width, 2 * weight.size, expected, got, compiled)
 
 
@@ -64,9 +62,9 @@ def _write_layer(weight: np.ndarray, path: Path) -> Path:
     from onnx import TensorProto, helper, numpy_helper
 
     width = len(weight)
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [ROWS, width]) for name in ("x", "y")]
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "product"), helper.make_node("Tanh", ["h"], ["y"], "tanh")]
-    graph = helper.make_graph(nodes, "proof", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, width]) for name in ("x", "y")]
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    graph = helper.make_graph([product], "proof", ends[:1], ends[1:], [numpy_helper.from_array(weight, "w")])
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
     return path

@@ -4,47 +4,59 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
 
-from rwkvlab.plots.style import BLUE, MUTED, SKY, VERMILION, draw, only_vertical_grid
+from rwkvlab.plots.style import BLUE, MUTED, ORANGE, SKY, VERMILION, draw, only_horizontal_grid, styled
+from rwkvlab.tables.frames import where
 
 
-def activation_ranges(table: pd.DataFrame, end: str = "input", percentile: float = 99.99) -> Figure:
-    """Range of every linear's input (or output): extremes as thin bars, the central part thick, the rms as a dot.
+@styled
+def activation_ranges(table: pd.DataFrame, end: str, percentile: float) -> Figure:
+    """Range of every linear's input (or output), one panel per kind of linear, one bar per layer.
+
+    Thin bars reach from minimum to maximum, thick ones hold the central part, ticks mark the root mean square.
 
     Args:
         table: of `activation_table`.
         end: input or output.
         percentile: the one `table` was made with.
     """
-    part = table[table.end == end].reset_index(drop=True)
-    figure, (axes,) = draw(width=7.5, height=max(2.6, 0.19 * len(part) + 1.2))
-    rows = np.arange(len(part))
-    axes.barh(rows, part["max"] - part["min"], left=part["min"], height=0.3, color=SKY, label="minimum to maximum")
-    axes.barh(
-        rows,
-        part.p_high - part.p_low,
-        left=part.p_low,
-        height=0.72,
-        color=BLUE,
-        label=f"central {percentile:g} % of the values",
-    )
-    axes.plot(part.rms, rows, "|", color="white", ms=6, mew=1.4)
-    axes.plot(-part.rms, rows, "|", color="white", ms=6, mew=1.4, label="± root mean square")
-    axes.set_yticks(rows, part.linear.str.removeprefix("blocks."), fontsize=7.5)
-    axes.set_ylim(len(part) - 0.4, -0.6)
-    axes.set_xscale("symlog", linthresh=float(part.rms.median()), linscale=0.8)
-    axes.set(
-        xlabel=f"value at the {end} (linear near 0, logarithmic outside)",
-        title=f"What the linears take as {end}" if end == "input" else "What the linears give as output",
-    )
-    only_vertical_grid(axes)
-    handles, labels = axes.get_legend_handles_labels()
-    handles[-1 if labels[-1].startswith("±") else 0].set_markeredgecolor(MUTED)
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    part = where(table, table.end == end)
+    names = part.linear.str.extract(r"(?:blocks\.(?P<layer>\d+)\.)?(?P<kind>.+)")
+    part = part.assign(layer=pd.to_numeric(names.layer).fillna(0).astype(int), kind=names.kind)
+    kinds = [*part[part.layer == part.layer.max()].kind, "head"]
+    columns = 5
+    rows = -(-len(kinds) // columns)
+    figure, panels = draw(width=9, height=1.55 * rows + 0.7, columns=columns, rows=rows)
+    for axes, kind in zip(panels, kinds, strict=False):
+        _range_bars(axes, where(part, part.kind == kind), percentile)
+        axes.set_title(kind, fontsize=9)
+        axes.tick_params(labelsize=8)
+    for axes in panels[len(kinds) :]:
+        axes.set_visible(False)
+    figure.supxlabel("layer", fontsize=9.5)
+    figure.supylabel(f"value at the {end}", fontsize=9.5)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
     return figure
 
 
+def _range_bars(axes: Axes, part: pd.DataFrame, percentile: float) -> None:
+    layers = part.layer.to_numpy()
+    axes.bar(layers, part["max"] - part["min"], 0.3, part["min"], color=SKY, label="minimum to maximum")
+    central = f"central {percentile:g} % of the values"
+    axes.bar(layers, part.p_high - part.p_low, 0.7, part.p_low, color=BLUE, label=central)
+    axes.plot(layers, part.rms, "_", color=ORANGE, ms=9, mew=2, label="root mean square")
+    axes.axhline(0, color=MUTED, lw=0.6)
+    axes.set_xlim(layers.min() - 0.8, layers.max() + 0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5) if len(layers) > 1 else NullLocator())
+    axes.use_sticky_edges = False
+    axes.margins(y=0.08)
+    only_horizontal_grid(axes)
+
+
+@styled
 def activation_histogram(histogram: pd.DataFrame, name: str, limits: tuple[float, float], step: float) -> Figure:
     """How often each magnitude occurs in one tensor, both signs, against the 16-bit grid it will be rounded to.
 
@@ -57,6 +69,8 @@ def activation_histogram(histogram: pd.DataFrame, name: str, limits: tuple[float
     figure, (axes,) = draw(height=3.6)
     total = float((histogram.negative + histogram.positive).sum()) or 1.0
     for side, colour in (("positive", BLUE), ("negative", VERMILION)):
+        if not np.any(histogram[side]):
+            continue
         axes.step(
             histogram.magnitude,
             histogram[side].where(histogram[side] > 0) / total,

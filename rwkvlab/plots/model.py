@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rwkvlab.plots.style import BLUE, MUTED, ORANGE, VERMILION, draw, shades
+from rwkvlab.plots.style import BLUE, MUTED, ORANGE, VERMILION, draw, shades, styled
 
 FLOAT16_LARGEST = 65504
 
 
+@styled
 def parity_errors(parity: pd.DataFrame, tolerance: float = 1e-4) -> Figure:
     """Relative logit error against the reference at each position, with the tolerance it must stay below."""
     figure, (axes,) = draw(height=3.4)
@@ -36,6 +37,7 @@ def parity_errors(parity: pd.DataFrame, tolerance: float = 1e-4) -> Figure:
     return figure
 
 
+@styled
 def state_sizes(states: pd.DataFrame) -> Figure:
     """Root mean square of each layer's WKV state while a text is read."""
     figure, (axes,) = draw(height=3.4)
@@ -49,6 +51,7 @@ def state_sizes(states: pd.DataFrame) -> Figure:
     return figure
 
 
+@styled
 def memory_spans(spans: pd.DataFrame) -> Figure:
     """Half-life of each channel's memory, sorted: how much of a layer forgets at once, how much spans the text."""
     figure, (axes,) = draw(height=3.4)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from rwkvlab.plots.style import BLUE, CYCLE, INK, MUTED, VERMILION, colour_of, draw
+from rwkvlab.plots.style import BLUE, CYCLE, MUTED, SILVER, VERMILION, colour_of, draw, styled
+from rwkvlab.tables.frames import rows_of, where
 
 
+@styled
 def surprise(items: pd.DataFrame, precision: str) -> Figure:
     """Share of items whose last word surprised the model by at most so much, before and after quantization.
 
@@ -21,14 +26,18 @@ def surprise(items: pd.DataFrame, precision: str) -> Figure:
     """
     figure, (axes,) = draw(height=3.6)
     share = 100 * (np.arange(len(items)) + 1) / len(items)
-    series = (("float model", items.surprise_float, INK), (precision, items.surprise_quantized, _not_ink(precision)))
-    for label, values, colour in series:
+    series = (
+        ("float model", items.surprise_float, SILVER, 4.0),
+        (precision, items.surprise_quantized, colour_of(precision), 1.4),
+    )
+    for label, values, colour, width in series:
         mean = float(values.mean())
         axes.step(
             np.sort(values.clip(lower=1e-6)),
             share,
             where="post",
             color=colour,
+            lw=width,
             label=f"{label}\nmean {mean:.3f} nats, ppl {np.exp(mean):.3f}",
         )
     axes.set(
@@ -43,6 +52,7 @@ def surprise(items: pd.DataFrame, precision: str) -> Figure:
     return figure
 
 
+@styled
 def divergence_by_position(table: pd.DataFrame) -> Figure:
     """Mean KL divergence at each position of the texts, one line per comparison; single sequences as faint dots.
 
@@ -70,6 +80,7 @@ def divergence_by_position(table: pd.DataFrame) -> Figure:
     return figure
 
 
+@styled
 def accuracy_against_bytes(results: pd.DataFrame) -> Figure:
     """The plot: last-word accuracy with its 95 % interval against DDR bytes per token; rules join the best choices.
 
@@ -78,7 +89,7 @@ def accuracy_against_bytes(results: pd.DataFrame) -> Figure:
     """
     figure, (axes,) = draw(width=7.2, height=4.2)
     _front(axes, results, "acc")
-    for position, row in enumerate(results.itertuples()):
+    for position, row in enumerate(rows_of(results)):
         spread = [[100 * (row.acc - row.acc_low)], [100 * (row.acc_high - row.acc)]]
         axes.errorbar(
             row.ddr_bytes_per_token / 1e6,
@@ -113,14 +124,15 @@ def accuracy_against_bytes(results: pd.DataFrame) -> Figure:
     return figure
 
 
+@styled
 def divergence_against_bytes(results: pd.DataFrame) -> Figure:
     """Mean KL of the compiled model from the float model against DDR bytes per token.
 
     A finer yardstick than accuracy: it sees every position, and needs few texts.
     """
-    measured = results[results.overall_kl.notna()]
+    measured = where(results, results.overall_kl.notna())
     figure, (axes,) = draw(width=7.2, height=3.8)
-    for position, row in enumerate(measured.itertuples()):
+    for position, row in enumerate(rows_of(measured)):
         axes.plot(row.ddr_bytes_per_token / 1e6, row.overall_kl, "o", ms=7, color=colour_of(row.precision, position))
         _label(axes, row, row.overall_kl, _name(row, results), position)
     if measured.empty:
@@ -136,15 +148,15 @@ def divergence_against_bytes(results: pd.DataFrame) -> Figure:
     return figure
 
 
-def _front(axes, results: pd.DataFrame, column: str) -> None:
-    front = results[results.on_front].sort_values("ddr_bytes_per_token")
+def _front(axes: Axes, results: pd.DataFrame, column: str) -> None:
+    front = where(results, results.on_front).sort_values("ddr_bytes_per_token")
     if len(front) > 1:
         axes.step(
             front.ddr_bytes_per_token / 1e6, 100 * front[column], where="post", color=MUTED, lw=1, ls="--", zorder=1
         )
 
 
-def _label(axes, row, height: float, text: str, position: int) -> None:
+def _label(axes: Axes, row: Any, height: float, text: str, position: int) -> None:
     axes.annotate(
         text,
         (row.ddr_bytes_per_token / 1e6, height),
@@ -155,12 +167,9 @@ def _label(axes, row, height: float, text: str, position: int) -> None:
     )
 
 
-def _name(row, results: pd.DataFrame) -> str:
+def _name(row: Any, results: pd.DataFrame) -> str:
     """The precision, and what else tells the rows apart."""
-    extra = [str(getattr(row, key)) for key in ("model", "soc") if results[key].nunique() > 1]
-    chunks = [f"{row.chunks} chunks"] if results.chunks.nunique() > 1 else []
+    differ = [key for key in ("model", "soc", "chunks") if len(set(results[key])) > 1]
+    extra = [str(getattr(row, key)) for key in differ if key != "chunks"]
+    chunks = [f"{row.chunks} chunks"] if "chunks" in differ else []
     return ", ".join([row.precision, *extra, *chunks])
-
-
-def _not_ink(precision: str) -> str:
-    return BLUE if precision == "fp16" else colour_of(precision)

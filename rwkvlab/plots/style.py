@@ -6,9 +6,11 @@ Figures are made without pyplot, so nothing depends on a backend or on global st
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import pandas as pd
 from matplotlib import colormaps, rc_context
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 
 from rwkvlab.files import write_bytes_atomic, write_text_atomic
 
-INK, MUTED, RULE = "#222222", "#6b6b6b", "#d9d9d9"
+INK, MUTED, SILVER, RULE = "#222222", "#6b6b6b", "#b3b3b3", "#d9d9d9"
 BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#b5559c", "#56b4e9"
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 """Okabe and Ito's palette, which people with any common colour blindness can tell apart, the purple a little darker."""
@@ -25,8 +27,10 @@ CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 PRECISION_COLOURS = {"fp16": INK, "a16w8": BLUE, "a16w4": VERMILION}
 """The same precision has the same colour in every figure."""
 
+Parameters = ParamSpec("Parameters")
+
 DPI = 160
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "axes.titlesize": 11,
@@ -98,12 +102,21 @@ def save_figure(figure: Figure, data: pd.DataFrame, folder: Path, name: str) -> 
     return saved
 
 
-def draw(width: float = 7.0, height: float = 3.6, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
-    """An empty figure in the common look, and its axes; sizes in inches."""
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, columns, squeeze=False, **options)
-    return figure, list(axes[0])
+def styled(make: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
+    """Decorates a function that makes a figure: all of it is drawn in the common look."""
+
+    @wraps(make)
+    def in_style(*arguments: Parameters.args, **options: Parameters.kwargs) -> Figure:
+        with rc_context(_STYLE):
+            return make(*arguments, **options)
+
+    return in_style
+
+
+def draw(width: float = 7.0, height: float = 3.6, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """An empty figure and its axes, row by row; sizes in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def colour_of(precision: str, position: int = 0) -> str:

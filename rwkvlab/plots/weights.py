@@ -6,18 +6,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rwkvlab.plots.style import BLUE, MUTED, RULE, VERMILION, draw, only_vertical_grid
+from rwkvlab.plots.style import BLUE, MUTED, RULE, VERMILION, draw, only_vertical_grid, styled
 from rwkvlab.tables.weights import SUBBINS
 
 
+@styled
 def error_map(errors: pd.DataFrame, bits: int) -> Figure:
     """SQNR of every linear as a map, layers down, linears across; the darker, the more is lost."""
     column = f"W{bits} SQNR, dB"
     table = errors[errors.layer >= 0].pivot(index="layer", columns="linear", values=column)
-    table = table[list(dict.fromkeys(errors[errors.layer >= 0].linear))]
-    figure, (axes,) = draw(width=8.2, height=1.9 + 0.36 * len(table))
+    table = table[list(errors[errors.layer == errors.layer.max()].linear)]
+    figure, (axes,) = draw(width=8.2, height=1.9 + min(0.36 * len(table), 6))
     image = axes.imshow(table, cmap="viridis", aspect="auto")
-    middle = np.nanmean([image.norm.vmin, image.norm.vmax])
+    middle = np.nanmean(table.to_numpy()[np.isfinite(table.to_numpy())])
     if len(table) <= 16:
         for (row, place), value in np.ndenumerate(table.to_numpy()):
             if np.isfinite(value):
@@ -38,10 +39,11 @@ def error_map(errors: pd.DataFrame, bits: int) -> Figure:
     return figure
 
 
-def error_by_linear(errors: pd.DataFrame) -> Figure:
-    """SQNR of every linear at both widths, the worst first."""
-    table = errors.sort_values("W4 SQNR, dB").reset_index(drop=True)
-    figure, (axes,) = draw(width=7.2, height=max(2.6, 0.17 * len(table) + 1.2))
+@styled
+def error_by_linear(errors: pd.DataFrame, most: int = 30) -> Figure:
+    """SQNR at both widths of the `most` linears that lose most at 4 bits, the worst first."""
+    table = errors.sort_values("W4 SQNR, dB").head(most).reset_index(drop=True)
+    figure, (axes,) = draw(width=7.2, height=max(2.6, 0.19 * len(table) + 1.2))
     rows = np.arange(len(table))
     axes.hlines(rows, table["W4 SQNR, dB"], table["W8 SQNR, dB"], color=RULE, lw=2, zorder=1)
     axes.plot(table["W4 SQNR, dB"], rows, "o", ms=5, color=VERMILION, label="4-bit weights")
@@ -49,14 +51,18 @@ def error_by_linear(errors: pd.DataFrame) -> Figure:
     names = [
         linear if layer < 0 else f"{layer}.{linear}" for layer, linear in zip(table.layer, table.linear, strict=True)
     ]
-    axes.set_yticks(rows, names, fontsize=7)
+    axes.set_yticks(rows, names, fontsize=8)
     axes.set_ylim(len(table) - 0.4, -0.6)
-    axes.set(xlabel="signal to rounding noise, dB (6 dB are one bit)", title="What rounding costs each weight")
+    axes.set(
+        xlabel="signal to rounding noise, dB (6 dB are one bit)",
+        title=f"What rounding costs: the {len(table)} hardest of {len(errors)} weights",
+    )
     only_vertical_grid(axes)
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
+@styled
 def weights_on_grid(histograms: pd.DataFrame) -> Figure:
     """Distribution of one matrix's weights in units of the grid step, one panel per bit width, grid points as rules.
 

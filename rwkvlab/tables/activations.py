@@ -37,7 +37,8 @@ def histogram_table(values: ActivationRange) -> pd.DataFrame:
     edges = SMALLEST * 2.0 ** ((np.arange(BINS) + 1) / PER_OCTAVE)
     table = pd.DataFrame({"magnitude": edges, "negative": values.negative, "positive": values.positive})[1:]
     used = np.flatnonzero(table.negative + table.positive)
-    return table.iloc[used[0] : used[-1] + 1].reset_index(drop=True) if used.size else table[:0]
+    first, last = (used[0], used[-1] + 1) if used.size else (0, 0)
+    return pd.DataFrame(table.iloc[first:last].reset_index(drop=True))
 
 
 def trade_off_table(

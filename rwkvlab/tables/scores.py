@@ -12,6 +12,7 @@ from rwkvlab.evaluate.evaluation import Evaluation
 from rwkvlab.evaluate.lambada import LambadaResult
 from rwkvlab.evaluate.recorded import Recorded, divergences
 from rwkvlab.runs import finished_runs
+from rwkvlab.tables.frames import rows_of
 
 EVALUATE = "60_evaluate"
 """Name of the runs that hold an `Evaluation` as their metrics."""
@@ -107,7 +108,7 @@ def on_front(cost: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """Which points no other one beats: none is at most as costly and at least as good, and better in one of the two."""
     cheaper, better = cost[:, None] <= cost[None, :], gain[:, None] >= gain[None, :]
     strictly = (cost[:, None] < cost[None, :]) | (gain[:, None] > gain[None, :])
-    return ~(cheaper & better & strictly).any(axis=0)
+    return np.logical_not((cheaper & better & strictly).any(axis=0))
 
 
 def reading_table(results: pd.DataFrame) -> pd.DataFrame:
@@ -118,11 +119,12 @@ def reading_table(results: pd.DataFrame) -> pd.DataFrame:
             "precision": row.precision,
             "DDR MB / token": f"{row.ddr_bytes_per_token / 1e6:.3f}",
             "ppl": f"{row.ppl:.3f}",
-            "acc (k/n)": f"{row.acc:.1%} ({row.k}/{row.n})",
-            "95 % interval": f"{row.acc_low:.1%} to {row.acc_high:.1%}",
-            "fidelity top-1": f"{row.fidelity_top1:.2%}" if pd.notna(row.fidelity_top1) else "not run",
-            "fidelity KL, nats": f"{row.fidelity_kl:.1e}" if pd.notna(row.fidelity_kl) else "not run",
+            "acc, %": f"{100 * row.acc:.1f}",
+            "k/n": f"{row.k}/{row.n}",
+            "95 % interval": f"{100 * row.acc_low:.1f}–{100 * row.acc_high:.1f}",
+            "fidelity, top-1 %": f"{100 * row.fidelity_top1:.2f}" if pd.notna(row.fidelity_top1) else "not run",
+            "fidelity, KL nats": f"{row.fidelity_kl:.1e}" if pd.notna(row.fidelity_kl) else "not run",
         }
-        for row in results.itertuples()
+        for row in rows_of(results)
     ]
     return pd.DataFrame(rows)

@@ -39,9 +39,10 @@ def token_table(graphs: pd.DataFrame) -> pd.DataFrame:
         write=graphs["DDR write, B"] / graphs.tokens,
         size=graphs["binary, B"],
     )
-    grouped = per_token.groupby(["precision", "graph"], sort=False)[["read", "write", "size"]].sum().reset_index()
-    grouped["total"] = grouped.read + grouped.write
-    return grouped
+    sums = per_token.groupby(["precision", "graph"], sort=False, as_index=False).agg(
+        read=("read", "sum"), write=("write", "sum"), size=("size", "sum")
+    )
+    return sums.assign(total=sums["read"] + sums["write"])
 
 
 def operation_table(cache: ContextCache) -> pd.DataFrame:

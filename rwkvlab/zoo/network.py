@@ -4,6 +4,7 @@ on the way out."""
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,11 @@ class Network(nn.Module):
         self.ln0 = nn.LayerNorm(spec.n_embd)
         self.body = Chunk(spec, 0, spec.n_layer, embedding=False)
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers in order."""
+        return cast(list[Block], list(self.body.blocks.values()))
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids [B, T] -> logits [B, T, V], from the empty state."""
         state = zero_state(self.spec, tokens.shape[0], tokens.device)
@@ -47,7 +53,7 @@ def initialise(network: Network, generator: torch.Generator) -> None:
     """
     nn.init.uniform_(network.emb.weight, -1e-4, 1e-4, generator=generator)
     nn.init.orthogonal_(network.body.head.weight, 0.5, generator=generator)
-    for layer, block in enumerate(network.body.blocks.values()):
+    for layer, block in enumerate(network.blocks):
         _initialise_block(block, layer, network.spec, generator)
 
 
@@ -112,11 +118,11 @@ def spread_norm_gains(network: Network, spread: float, generator: torch.Generato
         spread: standard deviation of the factors' logarithm.
         generator: where the factors come from.
     """
-    for block in network.body.blocks.values():
+    for block in network.blocks:
         att = block.att
         readers = [att.receptance, att.key, att.value, att.w1, att.a1, att.g1, *([att.v1] if att.has_value_mix else [])]
         for norm, matrices in ((block.ln1, readers), (block.ln2, [block.ffn.key])):
-            factor = torch.exp(spread * torch.randn(norm.weight.shape, generator=generator))
+            factor = torch.exp(spread * torch.randn(network.spec.n_embd, generator=generator))
             norm.weight.mul_(factor)
             norm.bias.mul_(factor)
             for matrix in matrices:

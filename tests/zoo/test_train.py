@@ -75,9 +75,9 @@ def test_outlier_channels_leave_the_logits_alone():
     tokens = torch.randint(0, X070.vocab_size, (2, 19), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         before = network(tokens)
-        key = network.body.blocks["2"].att.key.weight.clone()
+        key = network.blocks[2].att.key.weight.clone()
         spread_norm_gains(network, 1.0, torch.Generator().manual_seed(2))
-        assert float((network.body.blocks["2"].att.key.weight - key).abs().max()) > 0.1
+        assert float((network.blocks[2].att.key.weight - key).abs().max()) > 0.1
         torch.testing.assert_close(network(tokens), before, rtol=1e-4, atol=1e-4)
 
 

@@ -46,7 +46,7 @@ class Paired:
     def verdict(self) -> str:
         """In words: within noise, higher, lower, or undecided."""
         low, high = self.interval
-        if -MARGIN <= low and high <= MARGIN:
+        if low >= -MARGIN and high <= MARGIN:
             return "within noise"
         if low > 0:
             return "higher"

@@ -18,7 +18,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from rwkvlab.cli.common import open_model
+from rwkvlab import zoo
+from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.files import write_text_atomic
 from rwkvlab.notebooks import run_notebook
 from rwkvlab.quant.recipe import Precision
@@ -73,7 +74,7 @@ def run_demo(
     Raises:
         RwkvlabError: a notebook failed: the error names it and the cell, and its executed copy is kept.
     """
-    checkpoint = open_model(model)
+    checkpoint = Checkpoint.open(zoo.find(model))
     root = results_root(results or "")
     options = {"stories": stories, "sim_stories": sim_stories, "precisions": list(precisions), "soc": soc}
     params = {"model": model, "tokenizer": tokenizer, **options}
@@ -100,13 +101,15 @@ def plan(
             Step("10_model", "", common),
             Step("20_calibrate", "", common),
         ],
+        # The slowest first, so that the workers end together. Each compiles its own context, which 50 then finds.
         [
+            *(Step("60_evaluate", p, common | evaluation | {"precision": p}) for p in sorted(precisions)),
             Step("30_encodings", "", common),
-            Step("50_context_cache", "", common | {"precisions": ",".join(precisions), "soc": soc}),
         ],
-        # the slowest first, so that two workers end together
-        [Step("60_evaluate", p, common | evaluation | {"precision": p}) for p in sorted(precisions)[::-1]],
-        [Step("70_pareto", "", {"runs": str(run.folder / STEPS), "results": common["results"]})],
+        [
+            Step("50_context_cache", "", common | {"precisions": ",".join(precisions), "soc": soc}),
+            Step("70_pareto", "", {"runs": str(run.folder / STEPS), "results": common["results"]}),
+        ],
     ]
 
 

@@ -16,6 +16,10 @@ class RwkvlabError(Exception):
         self.what, self.allowed, self.todo = what, allowed, todo
         super().__init__(what, allowed, todo)
 
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter shows in a failed cell: the one line, without the frames that led to it."""
+        return [f"RwkvlabError: {self}"]
+
     def __str__(self) -> str:
         parts = [self.what]
         if self.allowed:

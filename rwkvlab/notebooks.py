@@ -109,7 +109,7 @@ def _own_kernel() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="rwkvlab-kernel-") as folder:
         spec = Path(folder) / "kernels" / "python3" / "kernel.json"
         spec.parent.mkdir(parents=True)
-        argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
         paths = os.pathsep.join([folder, *filter(None, [os.environ.get("JUPYTER_PATH")])])
         yield os.environ | {"JUPYTER_PATH": paths, "IPYTHONDIR": str(Path(folder) / "ipython"), "PYTHONPATH": _path()}

@@ -51,7 +51,8 @@ def write_report(run: Run, path: Path) -> Path:
     """Write the report of a run whose notebooks lie in `<run>/notebooks/<step>/`; links are relative to `path`."""
     evaluations = find_evaluations(run.folder)
     model = evaluations[0].model if evaluations else run.provenance.name
-    steps = sorted(folder.parent for folder in (run.folder / "notebooks").glob(f"*/{PROVENANCE}"))
+    found = [open_run(file.parent) for file in (run.folder / "notebooks").glob(f"*/{PROVENANCE}")]
+    steps = [step.folder for step in sorted(found, key=lambda step: (step.provenance.name, step.provenance.started))]
     parts = [
         _header(model, run.provenance, evaluations),
         *_lead_figures(steps, path.parent),
@@ -89,10 +90,9 @@ def table(frame: pd.DataFrame) -> str:
 def figure(svg: Path, root: Path) -> str:
     """A figure drawn from SVG data, with a link to the table behind it, relative to `root`."""
     data = base64.b64encode(svg.read_bytes()).decode()
-    name = svg.stem.replace("_", " ")
-    behind = _link(svg.with_suffix(".csv"), root, "data")
-    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{data}">'
-    return f"<figure>{image}<figcaption>{escape(name)} ({behind})</figcaption></figure>"
+    image = f'<img alt="{escape(svg.stem.replace("_", " "))}" src="data:image/svg+xml;base64,{data}">'
+    table_behind = _link(svg.with_suffix(".csv"), root, f"{svg.stem}.csv")
+    return f"<figure>{image}<figcaption>Data: {table_behind}</figcaption></figure>"
 
 
 def _header(model: str, provenance: Provenance, evaluations: list[Evaluation]) -> str:
@@ -152,7 +152,8 @@ def _step(folder: Path, root: Path) -> str:
     """One notebook: its title and question, its figures, links."""
     copy = folder / EXECUTED
     title, question = opening(copy) if copy.is_file() else (folder.name, "")
-    figures = [figure(svg, root) for svg in sorted((folder / "figures").glob("*.svg"))]
+    drawn = sorted((folder / "figures").glob("*.svg"), key=lambda svg: (svg.stat().st_mtime_ns, svg.name))
+    figures = [figure(svg, root) for svg in drawn]
     variant = folder.name.partition("-")[2]
     heading = f"{title} ({variant})" if variant else title
     state = "" if open_run(folder).done else " This notebook did not finish."

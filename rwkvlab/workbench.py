@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rwkvlab.cli.common import open_model, open_tokenizer
+from rwkvlab import zoo
+from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.evaluate.lambada import encode_context
 from rwkvlab.runs import results_root
 from rwkvlab.stages import STORIES, Stages
 from rwkvlab.texts.lambada import Item, load_items
 from rwkvlab.texts.stories import generate
-from rwkvlab.tokenizer import Tokenizer
+from rwkvlab.tokenizer import Tokenizer, load_tokenizer
 
 STORY_SEED = 20240
 """Of the unseen stories that evaluations use."""
@@ -27,10 +28,9 @@ def open_stages(model: str, tokenizer: str, results: Path | str = "") -> Stages:
         results: folder of all results; empty is the project's.
 
     Raises:
-        RwkvlabError: see `Checkpoint.open` and `load_tokenizer`.
+        RwkvlabError: see `Checkpoint.open`, `load_tokenizer` and `check_vocabulary`.
     """
-    checkpoint = open_model(model)
-    vocabulary = open_tokenizer(tokenizer, checkpoint.spec.vocab_size)
+    checkpoint, vocabulary = Checkpoint.open(zoo.find(model)), load_tokenizer(tokenizer)
     return Stages(checkpoint, vocabulary, results_root(results) / "stages", progress=False)
 
 

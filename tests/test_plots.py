@@ -67,7 +67,7 @@ OUTPUTS = pd.DataFrame({"width": [64, 64], "expected": [0.0, 1.0], "got": [0.001
 SPANS = pd.DataFrame({"layer": [0, 0, 1, 1], "share": [0.25, 0.75] * 2, "half_life": [1.2, 80, 3, 1000]})
 PARITY = pd.DataFrame({"form": ["sequence"] * 2, "position": [0, 1], "relative_error": [0.0, 1e-6]})
 HISTOGRAM = pd.DataFrame({"magnitude": [0.1, 1.0, 10.0], "negative": [0, 0, 0], "positive": [5, 9, 1]})
-GRID = pd.concat(pd.DataFrame({"bits": b, "code": np.linspace(-8, 7, 40), "share": 0.025}) for b in (4, 8))
+GRID = pd.concat(pd.DataFrame({"bits": b, "code": np.linspace(-8, 7, 40), "density": 0.025}) for b in (4, 8))
 
 FIGURES = {
     "parity": lambda: plots.parity_errors(PARITY),

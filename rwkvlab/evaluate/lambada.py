@@ -61,8 +61,9 @@ class LambadaResult:
 
     @property
     def ppl(self) -> float:
-        """Perplexity per last word, not per token."""
-        return math.exp(-float(self.log_probs.mean()))
+        """Perplexity per last word, not per token; infinite where it exceeds what a float holds."""
+        with np.errstate(over="ignore"):
+            return float(np.exp(-self.log_probs.mean()))
 
     def __str__(self) -> str:
         low, high = self.acc_interval

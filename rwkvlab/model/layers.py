@@ -32,6 +32,15 @@ class HeadNorm(nn.Module):
         return merge_heads(self.norm(x)) * self.weight + self.bias
 
 
+def float_tanh(x: Tensor) -> Tensor:
+    """tanh that stays float between two quantized linears.
+
+    A bare Tanh between Q/DQ pairs becomes the HTP's 16-bit integer tanh, which is wrong where the range is not
+    symmetric. The product with 1 keeps the compiler from pairing it with the quantizer after it.
+    """
+    return torch.tanh(x) * 1.0
+
+
 def token_shift(x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Each position's predecessor.
 

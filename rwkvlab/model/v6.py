@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from rwkvlab.model.layers import HeadNorm, linear, sizes, split_heads, token_shift, vector
+from rwkvlab.model.layers import HeadNorm, float_tanh, linear, sizes, split_heads, token_shift, vector
 from rwkvlab.model.segments import to_segments
 from rwkvlab.model.wkv_diagonal import segment_decays, wkv_segments, wkv_step
 from rwkvlab.spec import ModelSpec
@@ -58,7 +58,7 @@ class TimeMix(nn.Module):
         delta = before - x
         x_w, x_k, x_v, x_r, x_g = self._mixes(x, delta)
         r, k, v = self.receptance(x_r), self.key(x_k), self.value(x_v)
-        log_w = self._log_decay(self.time_decay + self.time_decay_w2(torch.tanh(self.time_decay_w1(x_w))))
+        log_w = self._log_decay(self.time_decay + self.time_decay_w2(float_tanh(self.time_decay_w1(x_w))))
         y, wkv = self._wkv(wkv, *(split_heads(t, self.head_size) for t in (r, log_w, k, v)))
         return self.output(self.ln_x(y) * silu(self.gate(x_g))), shift, wkv, v_first
 
@@ -68,7 +68,7 @@ class TimeMix(nn.Module):
         return (-torch.exp(logits)).clamp_min(FASTEST_LOG_DECAY)
 
     def _mixes(self, x: Tensor, delta: Tensor) -> list[Tensor]:
-        low = torch.tanh(self.time_maa_w1(x + delta * self.time_maa_x)).split(self.mix_rank, dim=-1)
+        low = float_tanh(self.time_maa_w1(x + delta * self.time_maa_x)).split(self.mix_rank, dim=-1)
         static = (self.time_maa_w, self.time_maa_k, self.time_maa_v, self.time_maa_r, self.time_maa_g)
         parts = zip(static, self.time_maa_w2, low, strict=True)
         return [x + delta * (maa + expand(part)) for maa, expand, part in parts]

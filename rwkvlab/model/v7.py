@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rwkvlab.model.layers import HeadNorm, linear, merge_heads, split_heads, token_shift, unit_heads, vector
+from rwkvlab.model.layers import HeadNorm, float_tanh, linear, merge_heads, split_heads, token_shift, unit_heads, vector
 from rwkvlab.model.wkv import wkv7
 from rwkvlab.spec import ModelSpec
 
@@ -62,7 +62,7 @@ class TimeMix(nn.Module):
         k = self.key(x + delta * self.x_k)
         x_v = x + delta * self.x_v
         v = self.value(x_v)
-        log_w = LOG_DECAY_SCALE * torch.sigmoid(self.w0 + self.w2(torch.tanh(self.w1(x + delta * self.x_w))))
+        log_w = LOG_DECAY_SCALE * torch.sigmoid(self.w0 + self.w2(float_tanh(self.w1(x + delta * self.x_w))))
         a = torch.sigmoid(self.a0 + self.a2(self.a1(x + delta * self.x_a)))
         g = self.g2(torch.sigmoid(self.g1(x + delta * self.x_g)))
 

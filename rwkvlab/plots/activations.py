@@ -25,7 +25,7 @@ def activation_ranges(table: pd.DataFrame, end: str, percentile: float) -> Figur
     """
     part = where(table, table.end == end)
     names = part.linear.str.extract(r"(?:blocks\.(?P<layer>\d+)\.)?(?P<kind>.+)")
-    part = part.assign(layer=pd.to_numeric(names.layer).fillna(0).astype(int), kind=names.kind)
+    part = part.assign(layer=names.layer.fillna("0").astype(int), kind=names.kind)
     kinds = [*part[part.layer == part.layer.max()].kind, "head"]
     columns = 5
     rows = -(-len(kinds) // columns)

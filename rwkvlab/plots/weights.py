@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rwkvlab.plots.style import BLUE, MUTED, RULE, VERMILION, draw, only_vertical_grid, styled
-from rwkvlab.tables.weights import SUBBINS
 
 
 @styled
@@ -76,7 +75,7 @@ def weights_on_grid(histograms: pd.DataFrame) -> Figure:
         codes = 2 ** int(bits)
         for code in range(-codes // 2, codes // 2) if bits <= 4 else ():
             axes.axvline(code, color=MUTED, lw=0.6, alpha=0.6)
-        axes.fill_between(part.code, 100 * part.share * SUBBINS, step="mid", color=VERMILION if bits <= 4 else BLUE)
+        axes.fill_between(part.code, 100 * part.density, step="mid", color=VERMILION if bits <= 4 else BLUE)
         axes.set(xlabel="weight, in steps of its row's grid", title=f"{bits} bits: {codes} grid points")
         axes.set_ylim(bottom=0)
         axes.grid(False, axis="x")

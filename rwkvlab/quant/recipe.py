@@ -50,14 +50,15 @@ class GraphOptions(_Data):
 
     Attributes:
         chunks: context binaries the model is cut into.
-        prefill_tokens: tokens per execution of the prefill graph, a multiple of 16.
+        prefill_tokens: tokens per execution of the prefill graph, a multiple of 16 from 32 on. (At 16 the compiler of
+            onnxruntime-qnn 2.5 orders the rows of a quantized time mix's output wrongly.)
         logits: "all" positions of a prefill block get scores, or the "last" only.
         external_embedding: leave the embedding out of the graph and write it to `<model>.emb`.
         soc: the chip compiled for.
     """
 
     chunks: int = Field(default=1, ge=1)
-    prefill_tokens: int = Field(default=32, ge=16, multiple_of=16)
+    prefill_tokens: int = Field(default=32, ge=32, multiple_of=16)
     logits: Literal["all", "last"] = "all"
     external_embedding: bool = False
     soc: str = "SM8650"

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from rwkvlab.errors import RwkvlabError
 from rwkvlab.evaluate.evaluation import Evaluation
 from rwkvlab.evaluate.lambada import LambadaResult
 from rwkvlab.evaluate.recorded import Recorded, divergences
-from rwkvlab.runs import finished_runs
+from rwkvlab.runs import METRICS, Run, finished_runs
 from rwkvlab.tables.frames import rows_of
 
 EVALUATE = "60_evaluate"
@@ -56,18 +57,39 @@ def divergence_table(pairs: Iterable[tuple[Recorded, Recorded]]) -> pd.DataFrame
 
 
 def find_evaluations(folder: Path) -> list[Evaluation]:
-    """What the evaluation notebook left anywhere below `folder`, oldest first."""
-    return [Evaluation.model_validate(run.metrics) for run in finished_runs(folder, EVALUATE)]
+    """What the evaluation notebook left anywhere below `folder`, oldest first.
+
+    Raises:
+        RwkvlabError: a run's metrics are damaged, or of another version of this project.
+    """
+    return [_evaluation(run) for run in finished_runs(folder, EVALUATE)]
+
+
+def _evaluation(run: Run) -> Evaluation:
+    try:
+        return Evaluation.model_validate(run.metrics)
+    except ValueError as error:  # JSON's and pydantic's errors are both
+        first = str(error).splitlines()[0]
+        raise RwkvlabError(
+            f"{run.folder / METRICS} holds no evaluation ({first})",
+            "what this version of 60_evaluate writes",
+            "evaluate again, and move that run folder away",
+        ) from error
 
 
 def comparable(evaluations: Sequence[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
     """The evaluations that share the newest one's protocol, and the others, whose numbers must not stand beside them.
 
     Of several with the same model and recipe the newest counts. `evaluations` are in order of time.
+
+    Raises:
+        RwkvlabError: there are none.
     """
+    if not evaluations:
+        raise RwkvlabError("no evaluations to compare", "at least one", "run notebook 60_evaluate first")
     newest = {(e.model_sha256, e.recipe_hash, e.soc, e.yardstick): e for e in evaluations}
     kept = list(newest.values())
-    yardstick = kept[-1].yardstick if kept else ""
+    yardstick = kept[-1].yardstick
     return [e for e in kept if e.yardstick == yardstick], [e for e in kept if e.yardstick != yardstick]
 
 

@@ -45,14 +45,15 @@ def grid_histogram(weight: Tensor, bits: int) -> pd.DataFrame:
     """Weights in units of their row's grid step, so that the grid is the integers.
 
     Returns:
-        columns code (bin centre) and share (of all weights in the bin).
+        columns code (bin centre), share (of all weights in the bin) and density (share per grid step).
     """
     low, high = symmetric_limits(bits)
     codes = (weight / channel_scales(weight, bits)[:, None]).flatten()
     bins = (high - low + 1) * SUBBINS
     counts = torch.histc(codes, bins, low - 0.5, high + 0.5).numpy()
     centres = low - 0.5 + (np.arange(bins) + 0.5) / SUBBINS
-    return pd.DataFrame({"code": centres, "share": counts / codes.numel()})
+    share = counts / codes.numel()
+    return pd.DataFrame({"code": centres, "share": share, "density": share * SUBBINS})
 
 
 def find_weight(checkpoint: Checkpoint, name: str) -> Tensor:

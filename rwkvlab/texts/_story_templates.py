@@ -368,6 +368,17 @@ PLANS = Wordings(
 )
 """The order in which a story states (bind), changes (move), repeats (recap) and finally asks for (close) its facts."""
 
+EASY_PLANS = (
+    "open bind bind filler bind recap filler close",
+    "open bind filler bind bind recap recap close",
+    "open bind bind move recap bind filler close",
+    "open filler bind bind bind move recap close",
+    "open bind bind side bind recap filler close",
+    "open side bind bind move filler bind recap close",
+    "open bind bind recap bind bind recap filler close",
+)
+"""Plans with fewer facts, for the first part of training."""
+
 LESSONS = (
     "bind bind recap recap close",
     "bind bind recap close",

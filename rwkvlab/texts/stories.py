@@ -87,14 +87,14 @@ class _Fact:
     value: str
 
 
-def generate(n: int, seed: int, split: Split, favourites: bool = True) -> list[Story]:
+def generate(n: int, seed: int, split: Split, easy: bool = False) -> list[Story]:
     """`n` stories, the same for the same arguments on every machine.
 
     Args:
         n: how many.
         seed: of the random choices.
         split: which plans and wordings, and which stream of random choices.
-        favourites: whether free choices have their favourite; without, all are even and guessing is worth the least.
+        easy: training stories with fewer facts and without favourites, so that guessing is worth the least.
 
     Raises:
         RwkvlabError: `n` is negative or `split` is unknown.
@@ -104,7 +104,7 @@ def generate(n: int, seed: int, split: Split, favourites: bool = True) -> list[S
     if n < 0:
         raise RwkvlabError(f"{n} stories", "a count of at least 0")
     rng = random.Random(f"{split}-{seed}")
-    return [_write(rng, split, favourites) for _ in range(n)]
+    return [_write(rng, split, easy) for _ in range(n)]
 
 
 def lessons(n: int, seed: int) -> list[Story]:
@@ -113,12 +113,13 @@ def lessons(n: int, seed: int) -> list[Story]:
     Their text is shorter than a story's, starts without an opening and has no favourites.
     """
     rng = random.Random(f"lesson-{seed}")
-    return [_Writer(rng, "train", favourites=False).write(rng.choice(templates.LESSONS)) for _ in range(n)]
+    return [_Writer(rng, "train", templates.LESSONS, favourites=False).write() for _ in range(n)]
 
 
-def _write(rng: random.Random, split: Split, favourites: bool) -> Story:
+def _write(rng: random.Random, split: Split, easy: bool) -> Story:
+    plans = templates.PLANS.test if split == "test" else templates.EASY_PLANS if easy else templates.PLANS.train
     while True:
-        story = _Writer(rng, split, favourites).write()
+        story = _Writer(rng, split, plans, not easy).write()
         if MIN_WORDS <= len(story.text.split()) <= MAX_WORDS:
             return story
 
@@ -126,9 +127,10 @@ def _write(rng: random.Random, split: Split, favourites: bool) -> Story:
 class _Writer:
     """One story in the making: the facts so far and the words already spoken for."""
 
-    def __init__(self, rng: random.Random, split: Split, favourites: bool) -> None:
+    def __init__(self, rng: random.Random, split: Split, plans: Sequence[str], favourites: bool) -> None:
         self.rng = rng
         self.split: Split = split
+        self.plans = plans
         self.favourites = favourites
         self.relation = rng.choice(templates.RELATIONS)
         self.facts: list[_Fact] = []
@@ -136,9 +138,8 @@ class _Writer:
         self.taken: set[str] = set()
         self.fillers: set[str] = set()
 
-    def write(self, plan: str = "") -> Story:
-        """Follow `plan`, or one of the split's."""
-        plan = plan or self._pick(self._wordings(templates.PLANS))
+    def write(self) -> Story:
+        plan = self._pick(self.plans)
         roles = plan.split()
         sentences = [getattr(self, f"_{role}")() for role in roles[:-1]]
         asked = self._pick(self.facts, FAVOURITE_FACT)

@@ -29,6 +29,14 @@ def path(name: str) -> Path:
     return _FOLDER / f"{name}.pth"
 
 
+def find(model: str | Path) -> Path:
+    """Path of a checkpoint given as users give it: a path, or the name of a bundled model.
+
+    A file of that name comes first. Whether the path holds a checkpoint is for `Checkpoint.open` to say.
+    """
+    return path(str(model)) if model in names() and not Path(model).exists() else Path(model)
+
+
 def vocab_path() -> Path:
     """The bundled models' vocabulary, a World-format text file."""
     return _FOLDER / "vocab.txt"

@@ -36,11 +36,11 @@ class Reading:
 
     Attributes:
         lessons: share of documents that are short lessons instead of stories.
-        favourites: whether the stories' free choices have favourites.
+        easy: whether the stories are easy ones.
     """
 
     lessons: float = 0.0
-    favourites: bool = True
+    easy: bool = False
 
 
 def batch(tokenizer: Tokenizer, seed: int, step: int, rows: int, length: int, reading: Reading) -> Batch:
@@ -64,7 +64,7 @@ Piece = tuple[str, float]
 
 
 def _documents(rng: random.Random, at_most: int, reading: Reading) -> Iterator[list[Piece]]:
-    stories = generate(at_most, rng.getrandbits(48), "train", reading.favourites)
+    stories = generate(at_most, rng.getrandbits(48), "train", reading.easy)
     easy = lessons(at_most, rng.getrandbits(48))
     for story, lesson in zip(stories, easy, strict=True):
         is_lesson, with_dialogue = rng.random() < reading.lessons, rng.random() < DIALOGUE_SHARE

@@ -41,7 +41,7 @@ def checkpoint(tmp_path_factory) -> Checkpoint:
 def original(checkpoint, tmp_path_factory) -> Path:
     """graphs/ and cache-SM8650/ of a two-chunk model with external embedding."""
     folder = tmp_path_factory.mktemp("built")
-    build_to(folder, checkpoint, Encodings(), recipe_for("fp16", 2, external_embedding=True, prefill_tokens=16))
+    build_to(folder, checkpoint, Encodings(), recipe_for("fp16", 2, external_embedding=True, prefill_tokens=32))
     return folder
 
 
@@ -76,7 +76,7 @@ def test_manifest_says_what_the_cache_is(built, checkpoint):
     decode = sum(g.ddr_read_bytes + g.ddr_write_bytes for g in cache.graphs("decode"))
     assert manifest.ddr_bytes_per_token() == decode
     prefill = sum(g.ddr_read_bytes + g.ddr_write_bytes for g in cache.graphs("prefill"))
-    assert manifest.ddr_bytes_per_token("prefill") == prefill / 16
+    assert manifest.ddr_bytes_per_token("prefill") == prefill / 32
     assert not (cache.folder / ".compiled").exists()
 
 
@@ -251,7 +251,7 @@ def test_killed_build_leaves_no_cache_and_can_be_continued(built):
 def test_killed_export_is_continued(checkpoint, tmp_path, monkeypatch):
     import rwkvlab.export.export as export
 
-    recipe, made, real = recipe_for("fp16", 2, prefill_tokens=16), [], export.export_graph
+    recipe, made, real = recipe_for("fp16", 2, prefill_tokens=32), [], export.export_graph
 
     def one_then_interrupt(chunk, tokens, path, last):
         if made:
@@ -277,7 +277,7 @@ def test_killed_export_is_continued(checkpoint, tmp_path, monkeypatch):
 
 
 def test_export_with_a_missing_data_file_is_not_finished(checkpoint, tmp_path):
-    recipe = recipe_for("fp16", 1, prefill_tokens=16)
+    recipe = recipe_for("fp16", 1, prefill_tokens=32)
     export_model(checkpoint, Encodings(), recipe, tmp_path, progress=False)
     (tmp_path / "two_chunk1of1.onnx.data").unlink()
     with pytest.raises(RwkvlabError, match="graph file or the embedding is missing"):
@@ -287,9 +287,9 @@ def test_export_with_a_missing_data_file_is_not_finished(checkpoint, tmp_path):
 
 
 def test_other_export_is_not_overwritten(checkpoint, tmp_path):
-    export_model(checkpoint, Encodings(), recipe_for("fp16", 1, prefill_tokens=16), tmp_path, progress=False)
+    export_model(checkpoint, Encodings(), recipe_for("fp16", 1, prefill_tokens=32), tmp_path, progress=False)
     with pytest.raises(RwkvlabError, match=r"another export \(recipe\.graph.*--force"):
-        export_model(checkpoint, Encodings(), recipe_for("fp16", 2, prefill_tokens=16), tmp_path, progress=False)
+        export_model(checkpoint, Encodings(), recipe_for("fp16", 2, prefill_tokens=32), tmp_path, progress=False)
 
 
 def test_more_chunks_than_layers_are_refused_with_nothing_written(checkpoint, tmp_path):

@@ -96,9 +96,7 @@ def test_steps_come_after_what_they_need(tmp_path: Path) -> None:
     run = start_run("demo", {}, folder=tmp_path)
     groups = plan(run, {"results": str(tmp_path)}, 500, 13, ["fp16", "a16w4"], "SM8650")
     order = {step.name: number for number, group in enumerate(groups) for step in group}
-    assert order["20_calibrate"] < order["60_evaluate-fp16"] < order["70_pareto"], (
-        "calibrated once"
-    )
+    assert order["20_calibrate"] < order["60_evaluate-fp16"] < order["70_pareto"], "calibrated once"
     assert order["20_calibrate"] < order["30_encodings"]
     assert order["60_evaluate-a16w4"] < order["50_context_cache"], "compiled side by side, once"
     evaluations = [step for group in groups for step in group if step.notebook == "60_evaluate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import tempfile
 from pathlib import Path
@@ -37,6 +38,7 @@ def export_graph(chunk: Chunk, tokens: int, path: Path, last_logits_only: bool =
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as work:
             _trace(chunk, tokens, Path(work) / "traced.onnx")
+            gc.collect()  # a trace holds several times the chunk's size in reference cycles
             _save_with_external_data(Path(work) / "traced.onnx", Path(work) / path.name)
             shutil.move(Path(work) / f"{path.name}.data", f"{path}.data")
             shutil.move(Path(work) / path.name, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -51,6 +52,7 @@ def stream(
                 else:
                     hidden[index] = y
             del chunk, y
+            gc.collect()  # a simulated chunk holds itself in reference cycles
 
 
 def pad_batches(sequences: Sequence[Sequence[int]], tokens_per_batch: int = 4096) -> Iterator[tuple[list[int], Tensor]]:

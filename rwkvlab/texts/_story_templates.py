@@ -398,7 +398,7 @@ LEADS = Wordings(
         "Before they went home,",
         "It was late, and",
     ),
-    ("When the others went home,", "It was over, and at last", "After the day was over,"),
+    ("Before they came home,", "It was over, and at last", "After the day was over,"),
 )
 
 OPENINGS = (

@@ -65,7 +65,7 @@ class Checkpoint:
         try:
             spec = infer_spec(shapes)
             if group_norm_eps is not None:
-                spec = ModelSpec(**spec.model_dump() | {"group_norm_eps": group_norm_eps})
+                spec = ModelSpec.model_validate(spec.model_dump() | {"group_norm_eps": group_norm_eps})
             return cls(path, spec, shapes, read)
         except RwkvlabError as error:
             raise RwkvlabError(f"{path}: {error.what}", error.allowed, error.todo) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from rwkvlab.model import v5, v6, v7
@@ -18,6 +20,9 @@ CHANNEL_MIX: dict[Version, type[nn.Module]] = {
 
 class Block(nn.Module):
     """One layer: x + TimeMix(ln1 x), then x + ChannelMix(ln2 x)."""
+
+    att: Any  # the version's TimeMix
+    ffn: Any  # the version's ChannelMix
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()

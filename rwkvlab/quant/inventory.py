@@ -49,7 +49,7 @@ def unusable_tensors(checkpoint: Checkpoint) -> list[str]:
 
 
 def _linears(checkpoint: Checkpoint) -> dict[str, str]:
-    """Name of the tensor in the checkpoint -> name of the linear (of RWKV-6's time_maa_w2: the first) it is the weight of."""
+    """Name of a tensor in the checkpoint -> the linear whose weight it is; time_maa_w2 -> the first of its five."""
     linears = set(linear_names(checkpoint.spec))
     tensors = tensor_shapes(checkpoint.spec)
     candidates = ((name, linear) for name in tensors for linear in (name.removesuffix(".weight"), f"{name}.0"))

@@ -8,7 +8,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from safetensors.torch import save_file
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path, sha256_file
-from rwkvlab.spec import ModelSpec, Shape, infer_spec, tensor_shapes
+from rwkvlab.layout import Shape, infer_spec, tensor_shapes
+from rwkvlab.range_aids import NO_AIDS, RangeAids
+from rwkvlab.spec import ModelSpec
 
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32}
 _SAFETENSORS_DTYPES = {"F16", "BF16", "F32"}
@@ -36,16 +38,23 @@ class Checkpoint:
         path: the .pth or .safetensors file.
         spec: version and dimensions.
         shapes: name of every tensor -> its shape as stored.
+        aids: float16 range aids applied when a chunk is loaded.
     """
 
     path: Path
     spec: ModelSpec
     shapes: Mapping[str, Shape]
     _read: Callable[[str], torch.Tensor] = field(repr=False, compare=False)
+    aids: RangeAids = NO_AIDS
 
     @classmethod
-    def open(cls, path: Path | str) -> Checkpoint:
+    def open(cls, path: Path | str, group_norm_eps: float | None = None) -> Checkpoint:
         """Open a checkpoint; no weight is read yet, and nothing in the file is executed.
+
+        Args:
+            path: .pth or .safetensors.
+            group_norm_eps: of the norm over each head's output, where the training code did not use 64e-5 (rwkv.cpp
+                takes 1e-5 for RWKV-5).
 
         Raises:
             RwkvlabError: missing, truncated or damaged file, a pickle that wants to run code (named), something other
@@ -54,9 +63,16 @@ class Checkpoint:
         path = Path(path)
         shapes, read = _opener(path)(path)
         try:
-            return cls(path, infer_spec(shapes), shapes, read)
+            spec = infer_spec(shapes)
+            if group_norm_eps is not None:
+                spec = ModelSpec.model_validate(spec.model_dump() | {"group_norm_eps": group_norm_eps})
+            return cls(path, spec, shapes, read)
         except RwkvlabError as error:
             raise RwkvlabError(f"{path}: {error.what}", error.allowed, error.todo) from None
+
+    def with_aids(self, aids: RangeAids) -> Checkpoint:
+        """The same checkpoint, its chunks loaded with these range aids."""
+        return self if aids == self.aids else replace(self, aids=aids)
 
     @cached_property
     def sha256(self) -> str:
@@ -123,7 +139,8 @@ def _random_tensor(name: str, shape: Shape, generator: torch.Generator) -> torch
 
     kind = name.rsplit(".", 1)[-1]
     vectors = {"w0": (-6.0, 1.0), "a0": (-1.0, 1.0), "v0": (-1.0, 1.0), "k_k": (0.7, 1.0), "k_a": (0.9, 1.1)}
-    if kind.startswith("x_"):
+    vectors |= {"time_decay": (-6.0, 1.0), "time_faaaa": (-0.5, 0.5)}
+    if kind.startswith(("x_", "time_mix_", "time_maa_")) and kind[-2:] not in ("w1", "w2"):
         return uniform(0.0, 1.0)
     if kind in vectors:
         return uniform(*vectors[kind])
@@ -134,7 +151,7 @@ def _random_tensor(name: str, shape: Shape, generator: torch.Generator) -> torch
     if name == "emb.weight":
         return normal(0.0, 0.5)
     # att.w1 and its kin are stored input-first, unlike the Linear weights
-    fan_in = shape[0] if kind[-1] in "12" else shape[1]
+    fan_in = shape[-2] if kind[-1] in "12" else shape[1]
     return normal(0.0, fan_in**-0.5)
 
 

@@ -57,12 +57,13 @@ class Stages:
     def calibration(self, recipe: Recipe) -> Calibration:
         """Activation statistics on the recipe's text."""
         text = read_calibration_text(recipe.calibration, self.tokenizer)
-        path = self.folder / f"calibration-{text.sha256[:12]}.npz"
+        aids = "-aids" + sha256_text(recipe.aids.model_dump_json())[:6] if recipe.aids.on else ""
+        path = self.folder / f"calibration-{text.sha256[:12]}{aids}.npz"
         if path.is_file():
             with suppress(RwkvlabError):  # damaged: it is ours and follows from model and text, so it is made anew
                 return Calibration.load(path)
         made = calibrate(
-            self.checkpoint,
+            self.checkpoint.with_aids(recipe.aids),
             text.batches,
             recipe.calibration.text,
             text.sha256,
@@ -75,7 +76,7 @@ class Stages:
 
     def encodings(self, recipe: Recipe) -> Encodings:
         """Grids of every quantized tensor; empty for fp16."""
-        if recipe.precision == "fp16":
+        if not recipe.quantizes:
             return Encodings()
         path = self.folder / f"{self._quantization(recipe)}.encodings"
         if path.is_file():
@@ -107,7 +108,8 @@ class Stages:
         """The model in torch: float32 without a recipe, QuantSim with one."""
         if recipe is None:
             return TorchSource(self.checkpoint)
-        return TorchSource(self.checkpoint, self.encodings(recipe), find_soc(recipe.graph.soc).htp_arch)
+        checkpoint = self.checkpoint.with_aids(recipe.aids)
+        return TorchSource(checkpoint, self.encodings(recipe), find_soc(recipe.graph.soc).htp_arch)
 
     def _quantization(self, recipe: Recipe) -> str:
         text = read_calibration_text(recipe.calibration, self.tokenizer)

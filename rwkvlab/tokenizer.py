@@ -1,7 +1,8 @@
-"""Text to token ids and back: World-format vocabulary files, and plain bytes. Needs no torch.
+"""Text to token ids and back: World-format vocabulary files, plain bytes, ASCII codes. Needs no torch.
 
 A vocabulary file has one token a line, `id literal length`: a positive id, the token as a Python string or bytes
 literal, and its length in bytes (UTF-8 for strings). Encoding takes the longest token that matches, from left to right.
+In its byte form, whose file rwkv-qualcomm names b_<vocabulary>, every token is written as b'\\xNN...'.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tokenizer(ABC):
 
     Attributes:
         name: what to call it in tables.
-        hash: hex sha256 of the vocabulary with line ends normalised; equal hashes mean equal ids.
+        hash: hex sha256 of the decoded vocabulary; equal hashes mean equal ids.
     """
 
     name: str
@@ -73,11 +74,15 @@ class Tokenizer(ABC):
         return self.decode_bytes(ids).decode(errors="replace")
 
 
+def _hash_of_codes(count: int) -> str:
+    return sha256_text("".join(f"{value} {bytes([value])!r} 1\n" for value in range(count)))
+
+
 class ByteTokenizer(Tokenizer):
     """256 tokens, each id the value of its byte (0 too: here it decodes to a zero byte)."""
 
     name = "bytes"
-    hash = sha256_text("".join(f"{value} {bytes([value])!r} 1\n" for value in range(256)))
+    hash = _hash_of_codes(256)
 
     @property
     def vocab_size(self) -> int:
@@ -97,13 +102,40 @@ class ByteTokenizer(Tokenizer):
         return bytes(ids)
 
 
+class AbcTokenizer(ByteTokenizer):
+    """128 tokens, each id an ASCII code: BlinkDL's models of music in ABC notation. 2 starts a tune, 3 ends it."""
+
+    name = "abc"
+    hash = _hash_of_codes(128)
+
+    @property
+    def vocab_size(self) -> int:
+        """128."""
+        return 128
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """The characters' codes.
+
+        Raises:
+            RwkvlabError: a byte that is not ASCII.
+        """
+        for position, value in enumerate(data):
+            if value >= self.vocab_size:
+                raise RwkvlabError(
+                    f"byte {data[position : position + 1]!r} at position {position} is not ASCII",
+                    "ASCII, as ABC notation is",
+                    r"write accents as ABC does (\'e for é), or use another tokenizer",
+                )
+        return list(data)
+
+
 @dataclass(frozen=True)
 class WorldTokenizer(Tokenizer):
     """Greedy longest match over a World-format vocabulary.
 
     Attributes:
         name: "world", "zoo" or the file's name.
-        hash: hex sha256 of the vocabulary file with LF line ends.
+        hash: hex sha256 of the vocabulary in its byte form, by id: however a file spells and orders it, it is the same.
         tokens: id -> bytes.
     """
 
@@ -174,18 +206,33 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
 
     Args:
         spec: "world" (the standard vocabulary, from the installed `rwkv` package), "zoo" (the bundled model's),
-            "bytes", or the path of a World-format vocabulary file.
+            "bytes", "abc" (ASCII codes), or the path of a World-format vocabulary file.
 
     Raises:
         RwkvlabError: no such file, or a line of it is not what the format allows (named by number).
     """
     if spec == "bytes":
         return ByteTokenizer()
+    if spec == "abc":
+        return AbcTokenizer()
+    path = vocabulary_file(spec)
+    return _load_vocabulary(path, str(spec) if spec in ("world", "zoo") else path.name)
+
+
+def vocabulary_file(spec: str | Path) -> Path:
+    """The file of a World-format vocabulary called "world" or "zoo", or given by its path.
+
+    Raises:
+        RwkvlabError: "world", but the `rwkv` package is not installed.
+    """
     if spec == "world":
-        return _load_vocabulary(_world_path(), "world")
-    if spec == "zoo":
-        return _load_vocabulary(Path(__file__).with_name("zoo") / "vocab.txt", "zoo")
-    return _load_vocabulary(Path(spec), Path(spec).name)
+        return _world_path()
+    return Path(__file__).with_name("zoo") / "vocab.txt" if spec == "zoo" else Path(spec)
+
+
+def byte_form(tokens: Mapping[int, bytes]) -> str:
+    """A vocabulary file's content with every token written as b'\\xNN...', for readers without Python's literals."""
+    return "".join(f"{token} b'{_escaped(piece)}' {len(piece)}\n" for token, piece in tokens.items())
 
 
 def check_sequences(sequences: Iterable[Sequence[int]], vocab_size: int) -> None:
@@ -215,7 +262,7 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     Raises:
         RwkvlabError: the tokenizer has ids beyond the model's rows, or reaches less than 90 % of them.
     """
-    todo = 'pass the tokenizer the model was trained with: "world", "zoo", "bytes" or a vocabulary file'
+    todo = 'pass the tokenizer the model was trained with: "world", "zoo", "bytes", "abc" or a vocabulary file'
     facts = f"tokenizer {tokenizer.name!r} has {tokenizer.vocab_size} ids, the model {vocab_size} rows"
     if tokenizer.vocab_size > vocab_size:
         raise RwkvlabError(facts, f"at most {vocab_size} ids", todo)
@@ -228,6 +275,10 @@ def _unknown_id(token: int, tokenizer: Tokenizer) -> RwkvlabError:
         f"tokenizer {tokenizer.name!r} has no token with id {token}",
         f"ids below {tokenizer.vocab_size} that it defines",
     )
+
+
+def _escaped(piece: bytes) -> str:
+    return r"\x" + piece.hex("x").replace("x", r"\x")
 
 
 def _world_path() -> Path:
@@ -262,7 +313,7 @@ def _load_vocabulary(path: Path, name: str) -> WorldTokenizer:
                 f"{path} line {number}: {error} ({line[:60]!r})", _LINE_FORMAT, "use the vocabulary file as published"
             ) from None
         tokens[token] = piece
-    return WorldTokenizer(name, sha256_text(text), tokens)
+    return WorldTokenizer(name, sha256_text(byte_form(dict(sorted(tokens.items())))), tokens)
 
 
 def _read_vocabulary(path: Path) -> bytes:
@@ -272,7 +323,7 @@ def _read_vocabulary(path: Path) -> bytes:
             return path.read_bytes()
     except OSError as error:
         raise RwkvlabError(
-            f"cannot read vocabulary {path}: {error.strerror}", '"world", "zoo", "bytes" or a vocabulary file'
+            f"cannot read vocabulary {path}: {error.strerror}", '"world", "zoo", "bytes", "abc" or a vocabulary file'
         ) from error
     raise RwkvlabError(f"vocabulary {path} has {size} bytes", f"1 to {_MAX_FILE_BYTES} bytes")
 

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 
 from rwkvlab.checkpoint import Checkpoint, write_random_checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.spec import ModelSpec, tensor_shapes
+from rwkvlab.layout import tensor_shapes
+from rwkvlab.spec import ModelSpec
 
 Tensors = dict[str, torch.Tensor]
 

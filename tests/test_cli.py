@@ -18,7 +18,7 @@ import yaml
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.cli import overview
 from rwkvlab.files import sha256_file
-from rwkvlab.model.rwkv import load_model
+from rwkvlab.model.load import load_model
 from rwkvlab.quant.calibrate import Calibration
 from rwkvlab.quant.encodings import Encodings
 from tests.command_line import fail, files_in, process, run, succeed, write_tiny

@@ -171,7 +171,7 @@ def test_weight_tables(tiny_checkpoint) -> None:
 
 
 def test_model_tables(tiny_checkpoint) -> None:
-    from rwkvlab.model.rwkv import load_model
+    from rwkvlab.model.load import load_model
 
     model, ids = load_model(tiny_checkpoint), [0, 5, 9, 3, 7, 2]
     states = state_norms(model, ids)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.shared_7v0 import measure, render
 from rwkvlab.checkpoint import Checkpoint
-from rwkvlab.model.rwkv import load_model
+from rwkvlab.model.load import load_model
 
 NAME = "tiny-rwkv-7v0-834K.pth"
 

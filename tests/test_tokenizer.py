@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from rwkvlab.tokenizer import Tokenizer, WorldTokenizer, byte_form, check_vocabulary, load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,75 @@ def test_strings_bytes_and_line_ends(tmp_path: Path) -> None:
         assert tokenizer.encode("é it's\n") == [1, 3, 7, 4]
         assert tokenizer.encode_bytes(b"\xc3") == [2]
         assert tokenizer.vocab_size == 8
-    assert unix.hash == windows.hash == hashlib.sha256((tmp_path / "unix.txt").read_bytes()).hexdigest()
+    by_id = rb"1 b'\xc3\xa9' 2|2 b'\xc3' 1|3 b'\x20' 1|4 b'\x0a' 1|7 b'\x69\x74\x27\x73' 4|".replace(b"|", b"\n")
+    assert unix.hash == windows.hash == hashlib.sha256(by_id).hexdigest()
     assert (unix.name, windows.name) == ("unix.txt", "windows.txt")
+
+
+# --- the byte form ---
+
+
+def load_world_format(path: Path) -> WorldTokenizer:
+    tokenizer = load_tokenizer(path)
+    assert isinstance(tokenizer, WorldTokenizer)
+    return tokenizer
+
+
+@given(st.dictionaries(st.integers(1, 2**24), st.binary(min_size=1, max_size=9), min_size=1, max_size=20))
+def test_the_byte_form_is_the_same_vocabulary(
+    tmp_path_factory: pytest.TempPathFactory, tokens: dict[int, bytes]
+) -> None:
+    tokens = {token: piece for piece, token in {piece: token for token, piece in tokens.items()}.items()}
+    folder = tmp_path_factory.mktemp("vocab")
+    spelled = {token: piece.decode() if piece.isascii() else piece for token, piece in tokens.items()}
+    lines = [f"{token} {text!r} {len(tokens[token])}" for token, text in spelled.items()]
+    plain = load_world_format(write(folder / "v.txt", *lines))
+    (folder / "b_v.txt").write_text(byte_form(plain.tokens))
+    converted = load_world_format(folder / "b_v.txt")
+    assert converted.tokens == plain.tokens == tokens
+    assert converted.hash == plain.hash
+    assert byte_form(converted.tokens) == (folder / "b_v.txt").read_text()
+    tokens[1] = tokens.get(1, b"") + b"0123456789"
+    (folder / "other.txt").write_text(byte_form(tokens))
+    assert load_tokenizer(folder / "other.txt").hash != plain.hash
+
+
+def test_the_byte_form_of_world(world: Tokenizer, tmp_path: Path) -> None:
+    """Every line escapes every byte and nothing else, in the order of the published file."""
+    assert isinstance(world, WorldTokenizer)
+    (tmp_path / "b_world.txt").write_text(byte_form(world.tokens))
+    converted = load_world_format(tmp_path / "b_world.txt")
+    assert (converted.tokens, converted.hash) == (world.tokens, world.hash)
+    lines = (tmp_path / "b_world.txt").read_text().splitlines()
+    published = package_file().read_text().removesuffix("\n").split("\n")
+    for line, original in zip(lines, published, strict=True):
+        token, escaped, length = line.split(" ")
+        assert (token, length) == (original.split(" ")[0], original.rsplit(" ", 1)[1])
+        assert re.fullmatch(r"b'(\\x[0-9a-f]{2})+'", escaped) and len(escaped) == 3 + 4 * int(length)
+        assert bytes.fromhex(escaped[2:-1].replace("\\x", "")) == world.tokens[int(token)]
+
+
+# --- ABC notation ---
+
+
+def test_abc_ids_are_ascii_codes() -> None:
+    abc = load_tokenizer("abc")
+    assert (abc.name, abc.vocab_size) == ("abc", 128)
+    assert abc.encode("\x02X:1\nK:C\n|: CEG |\x03")[:5] == [2, 88, 58, 49, 10]
+    every = bytes(range(128))
+    assert abc.encode_bytes(every) == list(range(128)) and abc.decode_bytes(range(128)) == every
+    assert abc.hash not in (load_tokenizer("bytes").hash, load_tokenizer("world").hash)
+    check_vocabulary(abc, 128)
+
+
+def test_abc_refuses_what_is_not_ascii() -> None:
+    abc = load_tokenizer("abc")
+    with pytest.raises(RwkvlabError, match=r"byte b'\\xc3' at position 5 is not ASCII; .* accents as ABC does"):
+        abc.encode("T:Cafés")
+    with pytest.raises(RwkvlabError, match="'abc' has no token with id 128"):
+        abc.decode([65, 128])
+    with pytest.raises(RwkvlabError, match="has 128 ids, the model 256 rows"):
+        check_vocabulary(abc, 256)
 
 
 def test_a_byte_no_token_has_is_refused(tmp_path: Path) -> None:

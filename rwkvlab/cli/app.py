@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from rwkvlab import __version__
-from rwkvlab.cli import demo, exporting, measuring, overview, quantizing
+from rwkvlab.cli import demo, exporting, measuring, overview, quantizing, reference
 from rwkvlab.errors import RwkvlabError
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -67,7 +67,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for station in (overview, quantizing, exporting, measuring, demo):
+for station in (overview, quantizing, exporting, measuring, demo, reference):
     station.register(app)
 
 

@@ -21,6 +21,7 @@ from rwkvlab.cli.common import (
     tokenizer_words,
 )
 from rwkvlab.errors import RwkvlabError
+from rwkvlab.export.manifest import ExportManifest
 from rwkvlab.quant.recipe import Precision, Recipe
 from rwkvlab.soc import SOCS, find_soc
 
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "rwkvlab make-context-cache exports/x070-a16w8 caches/x070-a16w8-SM8650 SM8650",
             "rwkvlab make-context-cache exports/x070-a16w8 caches/x070-a16w8-SC8380 SC8380 --force",
+            "rwkvlab make-context-cache onnx/x070_chunk1of2.onnx caches/x070-SM8650 SM8650",
         )
     )(make_context_cache)
 
@@ -80,7 +82,10 @@ def export(
 
 
 def make_context_cache(
-    exported: Annotated[Path, typer.Argument(metavar="EXPORT_FOLDER", help="Made by rwkvlab export.")],
+    exported: Annotated[
+        Path,
+        typer.Argument(metavar="EXPORT_FOLDER", help="Made by rwkvlab export; or the .onnx of its first chunk."),
+    ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the context cache.")],
     soc: Annotated[str, typer.Argument(metavar="SOC", help=f"The chip: {', '.join(sorted(SOCS))}.")],
     force: Force = False,
@@ -90,7 +95,7 @@ def make_context_cache(
     refuse_unwritable(output)
     from rwkvlab.htp.build import build_cache
 
-    manifest = build_cache(exported, output, chip, force, show_progress()).manifest
+    manifest = build_cache(_export_folder(exported), output, chip, force, show_progress()).manifest
     _show(manifest)
     per_token = manifest.ddr_bytes_per_token()
     typer.echo(f"DDR bytes per token (decode, all chunks): {per_token:,.0f}")
@@ -103,6 +108,17 @@ def make_context_cache(
             "its prefill graphs score the last position only; rwkvlab evaluate needs an export with --logits all"
         )
         say_next("export", "--help")
+
+
+def _export_folder(given: Path) -> Path:
+    """The folder itself, or that of the first chunk's graph, which stands for all chunks as in rwkv-qualcomm."""
+    if given.is_dir() or not (given.is_file() or given.suffix == ".onnx"):
+        return given
+    first = given.with_name(f"{ExportManifest.load(given.parent).graphs[0].name}.onnx")
+    if given != first:
+        what = f"{given} is not the first chunk of its export"
+        raise RwkvlabError(what, f"{first.parent}, or {first} for all of it", "give one of them")
+    return first.parent
 
 
 def _float(precision: Precision | None) -> Recipe:

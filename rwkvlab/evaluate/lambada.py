@@ -9,7 +9,6 @@ switched off to compare with rows that rwkv-qualcomm published before March 2025
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 

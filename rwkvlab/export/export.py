@@ -15,7 +15,8 @@ from rwkvlab.export.graph import export_graph
 from rwkvlab.export.manifest import EXPORT_MANIFEST, ExportManifest, GraphInfo, Source, changes, code_digest
 from rwkvlab.files import write_bytes_atomic, write_text_atomic
 from rwkvlab.model.chunks import ChunkRange, plan_chunks
-from rwkvlab.model.rwkv import Chunk, folded_embedding, linear_names, load_chunk
+from rwkvlab.model.load import folded_embedding, load_chunk
+from rwkvlab.model.rwkv import Chunk, linear_names
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.quant.recipe import Recipe
 from rwkvlab.quant.sim import simulate
@@ -49,6 +50,7 @@ def export_model(
         RwkvlabError: the folder holds an export of something else, the encodings are another model's, more chunks than
             layers, or a write fails.
     """
+    checkpoint = checkpoint.with_aids(recipe.aids)
     source = Source(
         model=checkpoint.path.stem,
         model_sha256=checkpoint.sha256,

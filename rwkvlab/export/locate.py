@@ -21,7 +21,8 @@ from rwkvlab.errors import RwkvlabError
 from rwkvlab.export.graph import export_graph
 from rwkvlab.htp.compile import compile_context
 from rwkvlab.htp.session import HtpSession
-from rwkvlab.model.rwkv import Chunk, load_chunk, zero_state
+from rwkvlab.model.load import load_chunk
+from rwkvlab.model.rwkv import Chunk, zero_state
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.quant.sim import simulate
 from rwkvlab.soc import Soc

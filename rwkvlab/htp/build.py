@@ -14,6 +14,7 @@ from rwkvlab.export.manifest import ExportManifest, GraphInfo, changes
 from rwkvlab.files import atomic_path, write_text_atomic
 from rwkvlab.htp.cache import MANIFEST, ContextCache, ContextGraph, Manifest, StoredFile, load_manifest
 from rwkvlab.htp.compile import compile_context
+from rwkvlab.htp.limits import check_supported
 from rwkvlab.soc import Soc
 
 
@@ -30,10 +31,11 @@ def build_cache(exported: Path, folder: Path, soc: Soc, force: bool = False, pro
         progress: show a bar.
 
     Raises:
-        RwkvlabError: the export is unfinished; the folder holds a cache of something else or a damaged one; a graph is
-            refused by the compiler.
+        RwkvlabError: the export is unfinished; the chip lacks what the recipe needs; the folder holds a cache of
+            something else or a damaged one; a graph is refused by the compiler.
     """
     export = ExportManifest.load(exported)
+    check_supported(soc, export.source.recipe)
     if (folder / MANIFEST).exists() and not force:
         return _reuse(folder, export, soc)
     (folder / MANIFEST).unlink(missing_ok=True)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rwkvlab.errors import RwkvlabError
@@ -165,8 +166,11 @@ def _refusal(onnx_file: Path, soc: Soc, log: Path) -> RwkvlabError:
     culprits = refused_nodes(text)
     if culprits:
         shown = ", ".join(culprits[:SHOWN]) + (f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else "")
+        reasons = "; ".join(refusal_reasons(text))
         return RwkvlabError(
-            f"the HTP of {soc.name} does not take these nodes of {onnx_file.name}: {shown} (log: {log})",
+            f"the HTP of {soc.name} does not take these nodes of {onnx_file.name}: {shown}"
+            + (f"; it says: {reasons}" if reasons else "")
+            + f" (log: {log})",
             "operations, ranks and data types the HTP runs; a quantized linear needs a quantized input and output",
             "choose another precision for the named layer or another SoC",
         )
@@ -178,14 +182,23 @@ def _refusal(onnx_file: Path, soc: Soc, log: Path) -> RwkvlabError:
 def refused_nodes(log_text: str) -> list[str]:
     """Nodes the HTP does not take, as "name (type)", from a verbose log.
 
-    Those the QNN backend itself rejected, and those of a type the provider does not know, come alone: once one of them
-    is out, everything around it is reported as unsupported too.
+    Those the QNN backend itself rejected, those of a type the provider does not know, and those it accepted but then
+    could not build, come alone: once one of them is out, everything around it is reported as unsupported too.
     """
     rejected = re.findall(r"failed for node `([^`]+)` of type `([^`]+)`", log_text)
     unknown = re.findall(r"are not supported by QNN EP\.(\S+) node `([^`]+)`", log_text)
+    unbuilt = [(name, "cannot be built") for name in re.findall(r'"([^"]+)" generated: could not create op', log_text)]
     every = re.findall(r"Operator type: (\S+) Node name: (\S*) Node index: \d+", log_text)
-    pairs = [*rejected, *((name, kind) for kind, name in unknown)] or [(name, kind) for kind, name in every]
+    pairs = [*rejected, *((name, kind) for kind, name in unknown)] or unbuilt or [(name, kind) for kind, name in every]
     return [f"{name} ({kind})" for name, kind in dict.fromkeys(pairs)]
+
+
+def refusal_reasons(log_text: str) -> list[str]:
+    """Why the QNN backend rejected nodes, in its own words from a verbose log, each reason once; it may give none."""
+    said = re.findall(r"<E> (.+?)\s*$", log_text, re.M)
+    verdicts = ("QnnBackend_validateOpConfig failed", "Failed to validate op")
+    reasons = [line for line, then in pairwise(said) if then.startswith(verdicts[0]) and not line.startswith(verdicts)]
+    return list(dict.fromkeys(reasons))
 
 
 def _count_ops(work: Path) -> dict[str, int]:

@@ -74,3 +74,8 @@ def merge_heads(x: Tensor) -> Tensor:
 def unit_heads(x: Tensor) -> Tensor:
     """x [..., N] divided by its Euclidean length; zero stays zero (the bound is far below any trained key's length)."""
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-4)
+
+
+def vector(size: int) -> nn.Parameter:
+    """A parameter with one value per channel."""
+    return nn.Parameter(torch.zeros(size))

@@ -18,7 +18,8 @@ import torch
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.model.rwkv import load_model
+from rwkvlab.model.load import load_model
+from rwkvlab.spec import Version
 
 _REFERENCE = """
 import sys, numpy, torch
@@ -60,7 +61,7 @@ def compare_with_rwkv_package(checkpoint: Checkpoint, tokens: Sequence[int]) -> 
     Raises:
         RwkvlabError: the package is missing or does not load the checkpoint.
     """
-    expected = reference_logits(checkpoint.path, tokens)
+    expected = reference_logits(checkpoint.path, tokens, checkpoint.spec.version)
     model, ids = load_model(checkpoint), torch.tensor([list(tokens)])
     with torch.no_grad():
         sequence, _ = model(ids)
@@ -76,12 +77,13 @@ def compare_with_rwkv_package(checkpoint: Checkpoint, tokens: Sequence[int]) -> 
     )
 
 
-def reference_logits(path: Path, tokens: Sequence[int]) -> np.ndarray:
+def reference_logits(path: Path, tokens: Sequence[int], version: Version) -> np.ndarray:
     """Logits [T, V] of the `rwkv` package for a .pth file."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "logits.npy"
         arguments = [str(path.with_suffix("")), str(output), ",".join(map(str, tokens))]
-        environment = os.environ | {"RWKV_V7_ON": "1", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+        switches = {"RWKV_V7_ON": "1" if version == "7.0" else "0", "RWKV_JIT_ON": "0", "RWKV_CUDA_ON": "0"}
+        environment = os.environ | switches
         command = [sys.executable, "-W", "ignore", "-c", _REFERENCE, *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:

@@ -4,7 +4,7 @@ A chunk is a run of whole blocks; the first may hold the embedding, the last hol
 model is a chain of one chunk. Everything that passes between chunks and between tokens is a named tensor:
 
     in                        token ids [B, T], or hidden vectors [B, T, C]
-    v_first_in / v_first_out  layer 0's value [B, T, C]
+    v_first_in / v_first_out  layer 0's value [B, T, C] (RWKV-7 only)
     state{3L}                 layer L's time-mix token shift [B, C]
     state{3L+1}               its WKV state [B, H, N, N]
     state{3L+2}               its channel-mix token shift [B, C]
@@ -13,14 +13,13 @@ model is a chain of one chunk. Everything that passes between chunks and between
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from rwkvlab.checkpoint import Checkpoint
+from rwkvlab.model.block import Block
 from rwkvlab.model.layers import linear
-from rwkvlab.model.v7 import Block
 from rwkvlab.spec import ModelSpec
 
 
@@ -39,6 +38,8 @@ class Chunk(nn.Module):
         self.emb = nn.Embedding(spec.vocab_size, spec.n_embd) if embedding and first == 0 else None
         self.blocks = nn.ModuleDict({str(i): Block(spec, i) for i in range(first, last)})
         self.is_last = last == spec.n_layer
+        self.takes_v_first = spec.hands_on_v_first and first > 0
+        self.gives_v_first = spec.hands_on_v_first and first == 0 and not self.is_last
         if self.is_last:
             self.ln_out = nn.LayerNorm(spec.n_embd)
             self.head = linear(spec.n_embd, spec.vocab_size)
@@ -47,26 +48,26 @@ class Chunk(nn.Module):
     @property
     def input_names(self) -> list[str]:
         """Names of `forward`'s arguments, in order."""
-        hand_over = [] if self.first == 0 else ["v_first_in"]
+        hand_over = ["v_first_in"] if self.takes_v_first else []
         return ["in", *hand_over, *(f"state{i}_in" for i in range(3 * self.first, 3 * self.last))]
 
     @property
     def output_names(self) -> list[str]:
         """Names of `forward`'s results, in order."""
-        hand_over = ["v_first_out"] if self.first == 0 and not self.is_last else []
+        hand_over = ["v_first_out"] if self.gives_v_first else []
         states = (f"state{i}_out" for i in range(3 * self.first, 3 * self.last))
         return ["logits" if self.is_last else "out", *hand_over, *states]
 
     def forward(self, x: Tensor, *carried: Tensor) -> tuple[Tensor, ...]:
         """Run the chunk; arguments and results are named by `input_names` and `output_names`."""
-        v_first, states = (None, carried) if self.first == 0 else (carried[0], carried[1:])
+        v_first, states = (carried[0], carried[1:]) if self.takes_v_first else (None, carried)
         if self.emb is not None:
             x = self.emb(x)
         after: list[Tensor] = []
         for index, block in enumerate(self.blocks.values()):
             x, state, v_first = block(x, states[3 * index : 3 * index + 3], v_first)
             after.extend(state)
-        hand_over = [v_first] if self.first == 0 and not self.is_last and v_first is not None else []
+        hand_over = [v_first] if self.gives_v_first and v_first is not None else []
         if self.is_last:
             x = self.head(self.ln_out(x[:, -1:] if self.last_logits_only else x))
         return (x, *hand_over, *after)
@@ -123,47 +124,8 @@ def state_shapes(spec: ModelSpec, batch: int) -> list[tuple[int, ...]]:
     return [(batch, spec.n_embd), (batch, spec.n_head, spec.head_size, spec.head_size), (batch, spec.n_embd)]
 
 
-def load_chunk(checkpoint: Checkpoint, first: int, last: int, embedding: bool = True) -> Chunk:
-    """Build one chunk with a checkpoint's weights, in float32; reads no other block's weights.
-
-    ln0, which BlinkDL's models apply to the embedded tokens, is folded into the embedding table.
-    """
-    with torch.device("meta"):
-        chunk = Chunk(checkpoint.spec, first, last, embedding)
-    weights = {name: _weight(checkpoint, name, like.shape) for name, like in chunk.state_dict().items()}
-    chunk.load_state_dict(weights, assign=True)
-    return chunk.eval().requires_grad_(False)
-
-
-def load_model(checkpoint: Checkpoint) -> Model:
-    """The whole model as one chunk."""
-    return Model([load_chunk(checkpoint, 0, checkpoint.spec.n_layer)]).eval()
-
-
 def linear_names(spec: ModelSpec) -> list[str]:
     """Every linear of the model in forward order of the blocks, the head last."""
     with torch.device("meta"):
         chunk = Chunk(spec, 0, spec.n_layer)
     return [name for name, module in chunk.named_modules() if isinstance(module, nn.Linear)]
-
-
-def folded_embedding(checkpoint: Checkpoint) -> Tensor:
-    """Embedding table [V, C] with blocks.0.ln0 applied to each row."""
-    weight, bias = checkpoint.tensor("blocks.0.ln0.weight"), checkpoint.tensor("blocks.0.ln0.bias")
-    table = checkpoint.tensor("emb.weight")
-    return nn.functional.layer_norm(table, weight.shape, weight, bias)
-
-
-def checkpoint_name(name: str, names: Collection[str]) -> str:
-    """A parameter's name in BlinkDL's checkpoints: low-rank matrices are bare tensors there (`att.w1`)."""
-    bare = name.removesuffix(".weight")
-    return name if name in names or bare not in names else bare
-
-
-def _weight(checkpoint: Checkpoint, name: str, shape: torch.Size) -> Tensor:
-    if name == "emb.weight":
-        return folded_embedding(checkpoint)
-    source = checkpoint_name(name, checkpoint.shapes)
-    tensor = checkpoint.tensor(source)
-    is_low_rank = source != name
-    return tensor.T.contiguous() if is_low_rank else tensor.reshape(shape)

@@ -1,4 +1,4 @@
-"""The RWKV-7 block (arXiv 2503.14456), over [B, T, C] for any T, with its state passed in and returned.
+"""RWKV-7's two halves of a block (arXiv 2503.14456), over [B, T, C] for any T, with its state passed in and returned.
 
 Every matrix product with weights is an `nn.Linear` module, so that a quantizer can be attached to it by name; the
 element-wise operations between them stay float. Parameter names follow BlinkDL's checkpoints.
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rwkvlab.model.layers import HeadNorm, float_tanh, linear, merge_heads, split_heads, token_shift, unit_heads
+from rwkvlab.model.layers import HeadNorm, float_tanh, linear, merge_heads, split_heads, token_shift, unit_heads, vector
 from rwkvlab.model.wkv import wkv7
 from rwkvlab.spec import ModelSpec
 
@@ -31,15 +31,15 @@ class TimeMix(nn.Module):
         super().__init__()
         channels, lora = spec.n_embd, spec.lora
         self.head_size = spec.head_size
-        self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (_vector(channels) for _ in range(6))
+        self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (vector(channels) for _ in range(6))
         self.receptance, self.key, self.value, self.output = (linear(channels, channels) for _ in range(4))
-        self.w0, self.w1, self.w2 = _vector(channels), linear(channels, lora.decay), linear(lora.decay, channels)
-        self.a0, self.a1, self.a2 = _vector(channels), linear(channels, lora.iclr), linear(lora.iclr, channels)
+        self.w0, self.w1, self.w2 = vector(channels), linear(channels, lora.decay), linear(lora.decay, channels)
+        self.a0, self.a1, self.a2 = vector(channels), linear(channels, lora.iclr), linear(lora.iclr, channels)
         self.g1, self.g2 = linear(channels, lora.gate), linear(lora.gate, channels)
         self.has_value_mix = layer > 0
         if self.has_value_mix:
-            self.v0, self.v1, self.v2 = _vector(channels), linear(channels, lora.value), linear(lora.value, channels)
-        self.k_k, self.k_a, self.r_k = _vector(channels), _vector(channels), _vector(channels)
+            self.v0, self.v1, self.v2 = vector(channels), linear(channels, lora.value), linear(lora.value, channels)
+        self.k_k, self.k_a, self.r_k = vector(channels), vector(channels), vector(channels)
         self.ln_x = HeadNorm(channels, spec.head_size, spec.group_norm_eps)
 
     def forward(
@@ -87,7 +87,7 @@ class ChannelMix(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.x_k = _vector(spec.n_embd)
+        self.x_k = vector(spec.n_embd)
         self.key = linear(spec.n_embd, spec.n_ffn)
         self.value = linear(spec.n_ffn, spec.n_embd)
 
@@ -96,26 +96,3 @@ class ChannelMix(nn.Module):
         before, shift = token_shift(x, shift)
         hidden = torch.relu(self.key(x + (before - x) * self.x_k))
         return self.value(hidden * hidden), shift
-
-
-class Block(nn.Module):
-    """One layer: x + TimeMix(ln1 x), then x + ChannelMix(ln2 x)."""
-
-    def __init__(self, spec: ModelSpec, layer: int) -> None:
-        super().__init__()
-        self.ln1, self.ln2 = nn.LayerNorm(spec.n_embd), nn.LayerNorm(spec.n_embd)
-        self.att, self.ffn = TimeMix(spec, layer), ChannelMix(spec)
-
-    def forward(
-        self, x: Tensor, state: tuple[Tensor, Tensor, Tensor], v_first: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor | None]:
-        """x [B, T, C], state (att_shift [B, C], wkv [B, H, N, N], ffn_shift [B, C]) -> x, next state, v_first."""
-        att_shift, wkv, ffn_shift = state
-        mixed, att_shift, wkv, v_first = self.att(self.ln1(x), att_shift, wkv, v_first)
-        x = x + mixed
-        mixed, ffn_shift = self.ffn(self.ln2(x), ffn_shift)
-        return x + mixed, (att_shift, wkv, ffn_shift), v_first
-
-
-def _vector(size: int) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(size))

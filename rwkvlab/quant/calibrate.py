@@ -14,8 +14,9 @@ from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import atomic_path
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import load_chunk
+from rwkvlab.model.load import load_chunk
 from rwkvlab.model.stream import stream
+from rwkvlab.range_aids import NO_AIDS
 
 PER_OCTAVE, OCTAVES, SMALLEST = 32, 44, 2.0**-22
 """Histogram of magnitudes: logarithmic bins of 2.2 % from 2^-22 to 2^22, separately for each sign. Fixed bins need no
@@ -59,6 +60,7 @@ class CalibrationSource:
         text, seed: what was read; the seed counts for generated stories.
         text_sha256: of the token ids.
         tokens, length: token ids in all, and in each row.
+        aids: the range aids the model ran with, as JSON.
     """
 
     model_sha256: str
@@ -67,6 +69,7 @@ class CalibrationSource:
     tokens: int
     length: int
     seed: int
+    aids: str = NO_AIDS.model_dump_json()
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,9 @@ def calibrate(
 
     for _ in stream(checkpoint.spec, plan, load, batches, "calibrate" if progress else ""):
         pass
-    source = CalibrationSource(checkpoint.sha256, text, text_sha256, int(rows.size), int(rows.shape[1]), seed)
+    counts = int(rows.size), int(rows.shape[1])
+    aids = checkpoint.aids.model_dump_json()
+    source = CalibrationSource(checkpoint.sha256, text, text_sha256, *counts, seed, aids)
     return Calibration(source, recorder.ranges())
 
 

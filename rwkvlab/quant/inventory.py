@@ -8,9 +8,9 @@ from typing import get_args
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.model.rwkv import checkpoint_name, linear_names
+from rwkvlab.layout import tensor_shapes
+from rwkvlab.model.rwkv import linear_names
 from rwkvlab.quant.recipe import LARGE_LINEARS, Precision, Recipe
-from rwkvlab.spec import tensor_shapes
 
 FLOAT_BITS = 16
 """What stays float is compiled as fp16."""
@@ -49,8 +49,11 @@ def unusable_tensors(checkpoint: Checkpoint) -> list[str]:
 
 
 def _linears(checkpoint: Checkpoint) -> dict[str, str]:
-    """Name of the tensor in the checkpoint -> name of the linear it is the weight of."""
-    return {checkpoint_name(f"{name}.weight", checkpoint.shapes): name for name in linear_names(checkpoint.spec)}
+    """Name of a tensor in the checkpoint -> the linear whose weight it is; time_maa_w2 -> the first of its five."""
+    linears = set(linear_names(checkpoint.spec))
+    tensors = tensor_shapes(checkpoint.spec)
+    candidates = ((name, linear) for name in tensors for linear in (name.removesuffix(".weight"), f"{name}.0"))
+    return {name: linear for name, linear in candidates if linear in linears}
 
 
 def _group(name: str, linear: str | None) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import load_chunk
+from rwkvlab.model.load import load_chunk
 from rwkvlab.quant.calibrate import ActivationRange, Calibration
 from rwkvlab.quant.encodings import Encoding, Encodings
 from rwkvlab.quant.grid import affine_range, channel_scales
@@ -32,7 +32,7 @@ def quantize(checkpoint: Checkpoint, calibration: Calibration | None, recipe: Re
     Raises:
         RwkvlabError: the calibration is missing, of another model, or lacks a tensor.
     """
-    if recipe.precision == "fp16":
+    if not recipe.quantizes:
         return Encodings()
     if calibration is None:
         raise RwkvlabError(
@@ -44,6 +44,13 @@ def quantize(checkpoint: Checkpoint, calibration: Calibration | None, recipe: Re
             f"one of {checkpoint.path.name} ({checkpoint.sha256[:12]})",
             "run rwkvlab calibrate on this checkpoint",
         )
+    if calibration.source.aids != recipe.aids.model_dump_json():
+        raise RwkvlabError(
+            f"the calibration ran with range aids {calibration.source.aids}",
+            f"the recipe's: {recipe.aids.model_dump_json()}",
+            "run rwkvlab calibrate again with this recipe",
+        )
+    checkpoint = checkpoint.with_aids(recipe.aids)
     percentile = recipe.percentile if recipe.activation_range == "percentile" else None
     params: dict[str, Encoding] = {}
     activations: dict[str, Encoding] = {}

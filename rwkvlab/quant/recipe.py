@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -12,11 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.files import write_text_atomic
+from rwkvlab.range_aids import RangeAids
 
-Precision = Literal["fp16", "a16w8", "a16w4"]
+Precision = Literal["fp16", "a16w8", "a16w4", "att-a16w8+ffn-a16w4"]
 
-LARGE_LINEARS = ("att.receptance", "att.key", "att.value", "att.output", "ffn.key", "ffn.value")
-"""The matrices that hold nearly all of a block's bytes."""
+LARGE_LINEARS = tuple(f"att.{x}" for x in ("receptance", "key", "value", "gate", "output")) + tuple(
+    f"ffn.{x}" for x in ("key", "value", "receptance")
+)
+"""The matrices that hold nearly all of a block's bytes (RWKV-7's gate is low-rank, and its ffn has no receptance)."""
+SEED_W4 = ("att.output", "ffn.key", "ffn.value", "ffn.receptance")
+"""What rwkv-qualcomm quantizes to 4 bits in the rows it calls att-a16w8 + ffn-a16w4."""
 
 
 class _Data(BaseModel):
@@ -58,15 +64,39 @@ class GraphOptions(_Data):
     soc: str = "SM8650"
 
 
+class WeightRule(_Data):
+    """An exception to the precision: the weights of some linears in other bits.
+
+    Attributes:
+        linears: a pattern over names within a block, or "head": "att.key", "ffn.*", "att.w?".
+        layers: which blocks; None is all of them.
+        bits: 4, 8, or 16, which stays float.
+    """
+
+    linears: str
+    layers: tuple[int, ...] | None = None
+    bits: Literal[4, 8, 16]
+
+    def matches(self, linear: str) -> bool:
+        """Whether the rule speaks of the linear called e.g. `blocks.3.att.key` or `head`."""
+        if linear == "head":
+            return self.layers is None and fnmatchcase(linear, self.linears)
+        _, layer, part = linear.split(".", 2)
+        return (self.layers is None or int(layer) in self.layers) and fnmatchcase(part, self.linears)
+
+
 class Recipe(_Data):
     """How a model is quantized and compiled.
 
     Attributes:
         precision: fp16; a16w8, every linear in 8-bit weights; a16w4, the large linears in 4-bit weights, the low-rank
-            maps and the head in 8-bit. Activations are 16-bit integers at each quantized linear's input and output.
+            maps and the head in 8-bit; att-a16w8+ffn-a16w4, rwkv-qualcomm's mix: att.output and the channel mix in
+            4-bit, the rest in 8-bit. Activations are 16-bit integers at each quantized linear's input and output.
+        exceptions: weights in other bits than the precision gives them; the last rule that matches counts.
         method: rtn, round to nearest.
         granularity: per-channel, one scale per output row.
         islands: what stays float: "linears" quantizes the linears only, everything between them is fp16.
+        aids: rewrites that keep RWKV-5 and 6 inside float16's range.
         activation_range: min-max, or percentile, which lets the rarest values clip.
         percentile: of the values kept by "percentile", in percent; half of the rest is cut at each end.
         calibration: the text that sets activation ranges.
@@ -74,9 +104,11 @@ class Recipe(_Data):
     """
 
     precision: Precision = "a16w8"
+    exceptions: tuple[WeightRule, ...] = ()
     method: Literal["rtn"] = "rtn"
     granularity: Literal["per-channel"] = "per-channel"
     islands: Literal["linears"] = "linears"
+    aids: RangeAids = RangeAids()
     activation_range: Literal["min-max", "percentile"] = "min-max"
     percentile: float = Field(default=99.99, gt=50, lt=100)
     calibration: CalibrationOptions = CalibrationOptions()
@@ -84,10 +116,22 @@ class Recipe(_Data):
 
     def weight_bits(self, linear: str) -> int | None:
         """Bit width of the weights of the linear called e.g. `blocks.3.att.key` or `head`; None stays float."""
+        bits = self._bits_by_precision(linear)
+        for rule in self.exceptions:
+            if rule.matches(linear):
+                bits = rule.bits
+        return None if bits == 16 else bits
+
+    def _bits_by_precision(self, linear: str) -> int:
         if self.precision == "fp16":
-            return None
-        is_large = linear.split(".", 2)[-1] in LARGE_LINEARS
-        return 4 if self.precision == "a16w4" and is_large else 8
+            return 16
+        four = {"a16w8": (), "a16w4": LARGE_LINEARS, "att-a16w8+ffn-a16w4": SEED_W4}[self.precision]
+        return 4 if linear.split(".", 2)[-1] in four else 8
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether any weight is quantized."""
+        return self.precision != "fp16" or any(rule.bits < 16 for rule in self.exceptions)
 
     @property
     def hash(self) -> str:

@@ -53,7 +53,7 @@ def dummy_inputs(chunk: Chunk, tokens: int) -> tuple[Tensor, ...]:
     """Inputs of the right shapes for one execution over `tokens` tokens, batch 1."""
     spec = chunk.spec
     x = torch.zeros(1, tokens, dtype=torch.int32) if chunk.emb is not None else torch.zeros(1, tokens, spec.n_embd)
-    v_first = [] if chunk.first == 0 else [torch.zeros(1, tokens, spec.n_embd)]
+    v_first = [torch.zeros(1, tokens, spec.n_embd)] if chunk.takes_v_first else []
     return (x, *v_first, *zero_state(spec, 1, "cpu", chunk.first, chunk.last))
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.model.chunks import ChunkRange, plan_chunks
-from rwkvlab.model.rwkv import Chunk, load_chunk
+from rwkvlab.model.load import load_chunk
+from rwkvlab.model.rwkv import Chunk
 from rwkvlab.model.stream import pad_batches, stream
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.quant.sim import simulate

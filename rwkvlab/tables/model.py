@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from rwkvlab.checkpoint import Checkpoint
+from rwkvlab.model import v5, v6, v7
+from rwkvlab.model.block import Block
 from rwkvlab.model.rwkv import Chunk, Model
-from rwkvlab.model.v7 import LOG_DECAY_SCALE, Block
 from rwkvlab.quant.inventory import parameters_by_group, weight_bytes
 
 
@@ -67,16 +69,9 @@ def half_lives(model: Model, ids: Sequence[int]) -> pd.DataFrame:
         columns layer, share (of channels with a shorter half-life) and half_life.
     """
     log_decay: dict[int, Tensor] = {}
-
-    def hook(layer: int, w0: Tensor):
-        def record(_module: object, _inputs: object, output: Tensor) -> None:
-            log_decay[layer] = LOG_DECAY_SCALE * torch.sigmoid(w0 + output)
-
-        return record
-
     chunks = cast("Iterable[Chunk]", model.chunks)
     blocks = [cast(Block, block) for chunk in chunks for block in chunk.blocks.values()]
-    handles = [b.att.w2.register_forward_hook(hook(layer, b.att.w0)) for layer, b in enumerate(blocks)]
+    handles = [_record_decay(block.att, layer, log_decay) for layer, block in enumerate(blocks)]
     model(torch.tensor([list(ids)]))
     for handle in handles:
         handle.remove()
@@ -86,6 +81,21 @@ def half_lives(model: Model, ids: Sequence[int]) -> pd.DataFrame:
         share = (np.arange(len(half_life)) + 0.5) / len(half_life)
         frames.append(pd.DataFrame({"layer": layer, "share": share, "half_life": half_life}))
     return pd.concat(frames, ignore_index=True)
+
+
+def _record_decay(att: Any, layer: int, log_decay: dict[int, Tensor]) -> RemovableHandle:
+    """Have a time mix leave its log-decays [B, T, C] in `log_decay[layer]` whenever it runs."""
+
+    def record(_module: object, _inputs: object, output: Tensor) -> None:
+        if isinstance(att, v7.TimeMix):
+            log_decay[layer] = v7.LOG_DECAY_SCALE * torch.sigmoid(att.w0 + output)
+        elif isinstance(att, v6.TimeMix):
+            log_decay[layer] = -torch.exp(att.time_decay + output)
+        else:  # RWKV-5's decay does not depend on the token
+            log_decay[layer] = -torch.exp(att.time_decay).flatten().expand(1, 1, -1)
+
+    last_map = {v7.TimeMix: "w2", v6.TimeMix: "time_decay_w2", v5.TimeMix: "receptance"}[type(att)]
+    return getattr(att, last_map).register_forward_hook(record)
 
 
 @torch.no_grad()

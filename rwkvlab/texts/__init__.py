@@ -1,0 +1,1 @@
+"""Evaluation and calibration text: LAMBADA, files, and a generated world of stories."""

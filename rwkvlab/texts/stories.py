@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.texts import _story_templates as templates
-from rwkvlab.texts._story_templates import Relation, Wordings
+from rwkvlab.texts._story_relations import Relation, Wordings
 
 Split = Literal["train", "test"]
 T = TypeVar("T")

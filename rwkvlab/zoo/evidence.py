@@ -18,7 +18,8 @@ from torch import Tensor
 
 from rwkvlab import zoo
 from rwkvlab.checkpoint import Checkpoint
-from rwkvlab.model.rwkv import Model, load_model
+from rwkvlab.model.load import load_model
+from rwkvlab.model.rwkv import Model
 from rwkvlab.quant.grid import round_to_nearest
 from rwkvlab.quant.recipe import LARGE_LINEARS
 from rwkvlab.texts.stories import Story, generate

@@ -9,8 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from rwkvlab.model.block import Block
 from rwkvlab.model.rwkv import Chunk, zero_state
-from rwkvlab.model.v7 import Block
 from rwkvlab.spec import LoraRanks, ModelSpec
 
 X070 = ModelSpec(

@@ -135,7 +135,7 @@ def test_torch_agrees_with_scoring_word_by_word(tiny_checkpoint):
     """An independent path: step through the words and pick the probabilities one at a time."""
     import torch
 
-    from rwkvlab.model.rwkv import load_model
+    from rwkvlab.model.load import load_model
     from rwkvlab.quant.torch_source import TorchSource
 
     class Letters:

@@ -12,7 +12,8 @@ import torch
 from onnx import numpy_helper
 
 from rwkvlab.export.graph import export_graph
-from rwkvlab.model.rwkv import linear_names, load_chunk, run_chunk, zero_state
+from rwkvlab.model.load import load_chunk
+from rwkvlab.model.rwkv import linear_names, run_chunk, zero_state
 from rwkvlab.quant.sim import simulate
 from tests.pipeline import encodings_of
 

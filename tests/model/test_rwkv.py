@@ -12,7 +12,8 @@ import torch
 from rwkvlab import zoo
 from rwkvlab.checkpoint import Checkpoint, write_random_checkpoint
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import Model, folded_embedding, linear_names, load_chunk, load_model, zero_state
+from rwkvlab.model.load import folded_embedding, load_chunk, load_model
+from rwkvlab.model.rwkv import Model, linear_names, zero_state
 from rwkvlab.spec import LoraRanks, ModelSpec
 
 PROMPT = [0, *range(2, 60)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rwkvlab.model.chunks import plan_chunks
-from rwkvlab.model.rwkv import load_chunk, load_model
+from rwkvlab.model.load import load_chunk, load_model
 from rwkvlab.model.stream import pad_batches, stream
 
 sequences_of_ids = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=40), max_size=20)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.model.rwkv import linear_names, load_model
+from rwkvlab.model.load import load_model
+from rwkvlab.model.rwkv import linear_names
 from rwkvlab.quant.calibrate import PER_OCTAVE, Calibration, _Running, calibrate
 from tests.pipeline import token_rows
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.model.rwkv import Model, load_chunk
+from rwkvlab.model.load import load_chunk
+from rwkvlab.model.rwkv import Model
 from rwkvlab.quant.encodings import Encoding, Encodings
 from rwkvlab.quant.grid import round_to_nearest
 from rwkvlab.quant.sim import aimet_config, simulate

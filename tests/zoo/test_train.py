@@ -7,7 +7,7 @@ import torch
 
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.model.rwkv import load_model
+from rwkvlab.model.load import load_model
 from rwkvlab.tokenizer import load_tokenizer
 from rwkvlab.zoo.batches import ANSWER_WEIGHT, Reading, batch
 from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, spread_norm_gains

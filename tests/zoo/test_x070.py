@@ -10,7 +10,7 @@ import torch
 
 from rwkvlab import zoo
 from rwkvlab.checkpoint import Checkpoint
-from rwkvlab.model.rwkv import load_model
+from rwkvlab.model.load import load_model
 from rwkvlab.texts.stories import generate
 from rwkvlab.tokenizer import load_tokenizer
 from rwkvlab.zoo.evidence import answer, measure, report

@@ -21,7 +21,7 @@ class Table:
 
 
 P = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]])
-Q = np.log([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]])
+Q = np.log([[0.25, 0.7, 0.05], [0.1, 0.8, 0.1]])
 R = np.log([[0.2, 0.2, 0.6]])
 
 
@@ -29,10 +29,10 @@ def test_known_distributions():
     got = compare(Table("a", [P, R]), Table("b", [Q, R], order=[1, 0]), [[1, 2], [3]])
     assert (got.reference, got.other, got.n, got.agree) == ("a", "b", 3, 2)
     assert math.isclose(got.top1, 2 / 3)
-    kl = 0.5 * math.log(0.5 / 0.25) + 0.25 * math.log(0.25 / 0.5)
+    kl = 0.5 * math.log(0.5 / 0.25) + 0.25 * math.log(0.25 / 0.7) + 0.25 * math.log(0.25 / 0.05)
     assert math.isclose(got.mean_kl, kl / 3, rel_tol=1e-5)
-    assert math.isclose(got.max_error, math.log(2), rel_tol=1e-5)
-    assert math.isclose(got.mean_error, 2 * math.log(2) / 9, rel_tol=1e-5)
+    assert math.isclose(got.max_error, math.log(5), rel_tol=1e-5)
+    assert math.isclose(got.mean_error, (math.log(2) + math.log(0.7 / 0.25) + math.log(5)) / 9, rel_tol=1e-5)
     assert math.isclose(got.logit_range, math.log(0.8) - math.log(0.1), rel_tol=1e-5)
     low, high = got.top1_interval
     assert low < 2 / 3 < high and "2/3" in str(got)

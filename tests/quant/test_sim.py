@@ -49,12 +49,13 @@ def test_every_quantized_linear_is_simulated_and_nothing_else(tiny_checkpoint, e
     from aimet_torch.nn import QuantizationMixin
 
     chunk = simulate(load_chunk(tiny_checkpoint, 0, 3), encodings, 75)
-    active = {
-        name
+    quantizers = {
+        name: [*module.input_quantizers, *module.param_quantizers.values(), *module.output_quantizers]
         for name, module in chunk.named_modules()
         if isinstance(module, QuantizationMixin)
-        and any([*module.input_quantizers, *module.output_quantizers, *module.param_quantizers.values()])
     }
+    active = {name for name, found in quantizers.items() if any(found)}
+    assert all(all(quantizers[name]) for name in active), "input, weight and output of each"
     assert {f"{name}.weight" for name in active} == encodings.params.keys()
 
 

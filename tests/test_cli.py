@@ -23,7 +23,8 @@ from rwkvlab.quant.calibrate import Calibration
 from rwkvlab.quant.encodings import Encodings
 from tests.command_line import fail, files_in, process, run, succeed, write_tiny
 
-COMMANDS = ["doctor", "info", "calibrate", "quantize", "export", "make-context-cache", "evaluate", "fidelity", "demo"]
+COMMANDS = ["doctor", "info", "calibrate", "quantize", "export", "make-context-cache", "evaluate", "fidelity"]
+COMMANDS += ["locate", "demo"]
 BYTES = ("--tokenizer", "bytes")
 PASSAGES = ["The red fox saw the red fox", "one two one two one two", "a b c a b c a b c", "so it goes and so it goes"]
 

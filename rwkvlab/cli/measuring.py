@@ -1,8 +1,10 @@
-"""What it cost: evaluate, fidelity."""
+"""What it cost: evaluate, fidelity, locate."""
 
 from __future__ import annotations
 
 import json
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +31,7 @@ from rwkvlab.evaluate.lambada import LambadaResult, evaluate_lambada
 from rwkvlab.evaluate.protocol import LogitSource
 from rwkvlab.files import write_text_atomic
 from rwkvlab.htp.cache import ContextCache
+from rwkvlab.soc import SOCS, find_soc
 from rwkvlab.texts.lambada import Item, load_items
 from rwkvlab.texts.stories import generate
 
@@ -58,6 +61,12 @@ def register(app: typer.Typer) -> None:
             "rwkvlab fidelity caches/x070-fp16-SM8650 x070 --positions 2000 --text novel.txt",
         )
     )(fidelity)
+    app.command(
+        epilog=examples(
+            "rwkvlab locate x070 --encodings quant_encodings/x070/a16w4.encodings",
+            "rwkvlab locate model.pth --tokenizer world --text novel.txt --soc SM8750",
+        )
+    )(locate)
 
 
 def evaluate(
@@ -134,6 +143,28 @@ def fidelity(
     say_next("evaluate", cache, *tokenizer_words(tokenizer), "--text", "stories", "--limit", "8")
 
 
+def locate(
+    model: Model,
+    encodings: Encoded = None,
+    soc: Annotated[str, typer.Option(help=f"The chip: {', '.join(sorted(SOCS))}.")] = "SM8650",
+    text: Annotated[str, typer.Option(help=f"{STORIES}, or a text file.")] = STORIES,
+    tokenizer: TokenizerName = DEFAULT_TOKENIZER,
+    tokens: Annotated[int, typer.Option(help="Tokens compared: 32, 48, 64, ...")] = 32,
+) -> None:
+    """Find the first tensor where float, QuantSim, the Q/DQ graph on the CPU and the HTP part ways."""
+    chip, checkpoint = find_soc(soc), open_model(model)
+    from rwkvlab.htp.locate import locate as compare_tensors
+    from rwkvlab.quant import provenance
+    from rwkvlab.quant.encodings import Encodings
+
+    loaded, record = provenance.open_encodings(encodings, checkpoint) if encodings else (Encodings(), None)
+    aided = checkpoint.with_aids(record.recipe.aids) if record else checkpoint
+    row = _rows(text, tokens, tokenizer, checkpoint.spec.vocab_size)[0][:tokens]
+    with tempfile.TemporaryDirectory(prefix="rwkvlab-locate-") as folder:
+        typer.echo(compare_tensors(aided, loaded, row, chip, Path(folder)).render())
+    say_next("fidelity", "--help")
+
+
 def _items(text: str) -> list[Item]:
     if text != STORIES:
         return load_items(text)
@@ -165,7 +196,8 @@ def _torch_source(model: str, file: Path | None) -> tuple[dict, LogitSource]:
     from rwkvlab.quant import provenance
     from rwkvlab.quant.torch_source import TorchSource
 
-    encodings = provenance.open_encodings(file, checkpoint)[0] if file else None
+    encodings, record = provenance.open_encodings(file, checkpoint) if file else (None, None)
+    checkpoint = checkpoint.with_aids(record.recipe.aids) if record else checkpoint
     facts = {
         "model": checkpoint.path.stem,
         "model_sha256": checkpoint.sha256,
@@ -213,7 +245,10 @@ def _same_encodings(cache: ContextCache, checkpoint: Checkpoint, file: Path | No
             f"--encodings FILE with sha256 {wanted[:12]}" if wanted else "an fp16 cache without --encodings",
             "give the encodings that were exported",
         )
-    return TorchSource(checkpoint, encodings, cache.manifest.htp_arch)
+    made_of = cache.manifest.source
+    return TorchSource(
+        replace(checkpoint, spec=made_of.spec, aids=made_of.recipe.aids), encodings, cache.manifest.htp_arch
+    )
 
 
 def _rows(text: str, positions: int, tokenizer: str, vocab_size: int) -> list[list[int]]:

@@ -115,7 +115,7 @@ class Probed(nn.Module):
     def __init__(self, chunk: Chunk) -> None:
         super().__init__()
         self.chunk, self.spec, self.first, self.emb = chunk, chunk.spec, chunk.first, chunk.emb
-        self.last, self.last_logits_only = chunk.last, False
+        self.last, self.last_logits_only, self.takes_v_first = chunk.last, False, chunk.takes_v_first
         self._seen: dict[str, Tensor] = {}
         for name, module in chunk.named_modules():
             if _is_probed(name, module):

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-import rwkvlab.export.locate as module
+import rwkvlab.htp.locate as module
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.export.locate import CPU, FLOAT, HTP, PAIRS, SIM, locate
+from rwkvlab.htp.locate import CPU, FLOAT, HTP, PAIRS, SIM, locate
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.soc import find_soc
 from tests.pipeline import encodings_of, token_rows

@@ -70,11 +70,11 @@ def _wkv7_segments(
     a_in, r_in = a * (total - log_w).exp(), r * grow
     b_out, k_out = (b * shrink), (k * shrink)
 
-    inverse = _inverse_of_one_minus((a_in @ transposed(b_out)) * constant.strict, constant.levels)
+    inverse = _inverse_of_one_minus(_keep(constant.strict, a_in @ transposed(b_out)), constant.levels)
     from_state = inverse @ a_in
-    from_values = inverse @ (((a_in @ transposed(k_out)) * constant.strict) @ v)
-    read_u = (r_in @ transposed(b_out)) * constant.lower
-    read_v = (r_in @ transposed(k_out)) * constant.lower
+    from_values = inverse @ (_keep(constant.strict, a_in @ transposed(k_out)) @ v)
+    read_u = _keep(constant.lower, r_in @ transposed(b_out))
+    read_v = _keep(constant.lower, r_in @ transposed(k_out))
     query = r_in + read_u @ from_state
     local = read_u @ from_values + read_v @ v
     transition = transposed(from_state) @ b_out
@@ -88,6 +88,11 @@ def _wkv7_segments(
         state = (state + state @ turn + add) * to_end
     before = torch.cat(states) if len(states) > 1 else states[0]
     return query @ transposed(before) + local, state
+
+
+def _keep(mask: Tensor, x: Tensor) -> Tensor:
+    """x where the mask is 1, else 0: above the diagonal, x may have overflowed float16, and a product would give NaN."""
+    return torch.where(mask.bool(), x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def _inverse_of_one_minus(lower: Tensor, levels: tuple[Tensor, ...]) -> Tensor:

@@ -107,6 +107,16 @@ def test_half_precision_suffices(decay, keys):
     assert torch.isfinite(s).all() and relative_error(y.float(), want_y) < 2e-2
 
 
+def test_half_precision_survives_overflow_above_the_diagonal():
+    """Every decay the fastest and long keys: what the masks drop is infinite in float16, and must not become NaN."""
+    state, (r, _, k, v, a, b) = inputs(6, 32, "fast", "random", size=16)
+    log_w = np.full(r.shape, FASTEST_DECAY)
+    tensors = [torch.from_numpy(x) for x in (4 * r, log_w, 4 * k, v, a, b)]
+    want_y, _ = steps(torch.from_numpy(state), tensors)
+    y, s = wkv7(torch.from_numpy(state).half(), *(x.half() for x in tensors))
+    assert torch.isfinite(s).all() and relative_error(y.float(), want_y) < 2e-2
+
+
 def test_inputs_stay_as_they_were():
     state, tensors = inputs(7, 20, "mixed", "random")
     given_ = [torch.from_numpy(x.copy()) for x in (state, *tensors)]

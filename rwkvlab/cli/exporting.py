@@ -59,7 +59,9 @@ def export(
     ext_embedding: Annotated[
         bool, typer.Option("--ext-embedding", "--ext_embedding", help="Leave the embedding out; write <model>.emb.")
     ] = False,
-    prefill_tokens: Annotated[int | None, typer.Option(help="Tokens per prefill block, a multiple of 16.")] = None,
+    prefill_tokens: Annotated[
+        int | None, typer.Option(help="Tokens per prefill block, a multiple of 16 from 32 on.")
+    ] = None,
     logits: Annotated[
         Literal["all", "last"] | None, typer.Option(help="Positions of a block that get scores; evaluate needs all.")
     ] = None,

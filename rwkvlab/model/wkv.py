@@ -91,7 +91,7 @@ def _wkv7_segments(
 
 
 def _keep(mask: Tensor, x: Tensor) -> Tensor:
-    """x where the mask is 1, else 0: above the diagonal, x may have overflowed float16, and a product would give NaN."""
+    """x where the mask is 1, else 0. What is dropped may have overflowed float16, and 0 times infinity is no number."""
     return torch.where(mask.bool(), x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 

@@ -24,7 +24,7 @@ BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = "#0072b2", "#d55e00", "#009e73", "
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 """Okabe and Ito's palette, which people with any common colour blindness can tell apart, the purple a little darker."""
 
-PRECISION_COLOURS = {"fp16": INK, "a16w8": BLUE, "a16w4": VERMILION}
+PRECISION_COLOURS = {"fp16": INK, "a16w8": BLUE, "a16w4": VERMILION, "att-a16w8+ffn-a16w4": GREEN}
 """The same precision has the same colour in every figure."""
 
 Parameters = ParamSpec("Parameters")

@@ -23,7 +23,7 @@ Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A .pth or .safetensors checkpoint, or a bundled model: x070.")
 ]
 TokenizerName = Annotated[
-    str, typer.Option("--tokenizer", metavar="NAME", help="zoo, world, bytes, or a World-format vocabulary file.")
+    str, typer.Option("--tokenizer", metavar="NAME", help="zoo, world, bytes, abc, or a World-format vocabulary file.")
 ]
 Encoded = Annotated[
     Path | None, typer.Option("--encodings", metavar="FILE", help="Made by rwkvlab quantize; none means float.")
@@ -38,11 +38,6 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def find_model(model: str) -> Path:
-    """A checkpoint's path; the name of a bundled model stands for its file unless a file of that name is there."""
-    return zoo.path(model) if model in zoo.names() and not Path(model).exists() else Path(model)
-
-
 def open_model(model: str) -> Checkpoint:
     """Open a checkpoint by path or by a bundled model's name.
 
@@ -51,7 +46,7 @@ def open_model(model: str) -> Checkpoint:
     """
     from rwkvlab.checkpoint import Checkpoint
 
-    return Checkpoint.open(find_model(model))
+    return Checkpoint.open(zoo.find(model))
 
 
 def open_tokenizer(name: str, vocab_size: int) -> Tokenizer:
@@ -111,7 +106,7 @@ def tokenizer_words(name: str) -> list[str]:
 
 def fitting_tokenizer(vocab_size: int) -> str:
     """The first of our tokenizers that can be the one of a model with `vocab_size` rows, for a suggestion."""
-    for name in (DEFAULT_TOKENIZER, "world", "bytes"):
+    for name in (DEFAULT_TOKENIZER, "world", "bytes", "abc"):
         try:
             open_tokenizer(name, vocab_size)
         except RwkvlabError:

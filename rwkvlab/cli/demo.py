@@ -22,7 +22,7 @@ def demo(
     stories: Annotated[int, typer.Option(min=1, help="Unseen stories to measure on, in torch.")] = 500,
     sim_stories: Annotated[int, typer.Option(min=1, help="Of these, how many the HTP simulator reads too.")] = 13,
 ) -> None:
-    """The bundled RWKV-7 through every station at three precisions; leaves a report that opens offline."""
+    """The bundled RWKV-7 through every station at every precision; leaves a report that opens offline."""
     from rwkvlab.demo import run_demo
 
     run_demo(results, stories, sim_stories)

@@ -18,7 +18,6 @@ from rwkvlab.cli.common import (
     Model,
     TokenizerName,
     examples,
-    find_model,
     open_model,
     open_tokenizer,
     refuse_existing,
@@ -91,7 +90,7 @@ def evaluate(
     if output:
         refuse_existing(output, force)
     is_cache = Path(model).is_dir()
-    if not find_model(model).exists() and not Path(model).suffix:
+    if not zoo.find(model).exists() and not Path(model).suffix:
         raise RwkvlabError(f"nothing at {model}", "a checkpoint, a bundled model, or the folder of a context cache")
     if where and (where == "sim") != is_cache:
         kind, other = ("context cache", "sim") if is_cache else ("checkpoint", "torch")
@@ -119,7 +118,7 @@ def evaluate(
         say_next("fidelity", model, name if name in zoo.names() else f"{name}.pth", *given, *tokenizer_words(tokenizer))
     else:
         given = ["--encodings", encodings] if encodings else []
-        say_next("export", model, *given, "-o", Path("exports") / find_model(model).stem)
+        say_next("export", model, *given, "-o", Path("exports") / zoo.find(model).stem)
 
 
 def fidelity(

@@ -7,11 +7,10 @@ import sys
 import typer
 from rich.console import Console
 
-from rwkvlab import doctor
+from rwkvlab import doctor, zoo
 from rwkvlab.cli.common import (
     Model,
     examples,
-    find_model,
     fitting_tokenizer,
     open_model,
     say_next,
@@ -46,12 +45,12 @@ def info(model: Model) -> None:
     checkpoint = open_model(model)
     from rwkvlab.quant.inventory import parameters_by_group, unusable_tensors, weight_bytes
 
-    spec, lora = checkpoint.spec, checkpoint.spec.lora
-    typer.echo(f"{checkpoint.path}: RWKV-7, sha256 {checkpoint.sha256}")
+    spec = checkpoint.spec
+    widths = ", ".join(f"{width} ({part})" for part, width in spec.lora if width) or "none"
+    typer.echo(f"{checkpoint.path}: RWKV-{spec.version}, sha256 {checkpoint.sha256}")
     typer.echo(
         f"{spec.n_layer} layers, n_embd {spec.n_embd}, {spec.n_head} heads of {spec.head_size}, n_ffn {spec.n_ffn}, "
-        f"vocabulary {spec.vocab_size}, low-rank widths {lora.decay} (decay) {lora.iclr} (in-context rate) "
-        f"{lora.value} (value) {lora.gate} (gate)"
+        f"vocabulary {spec.vocab_size}, low-rank widths {widths}"
     )
     groups = parameters_by_group(checkpoint)
     total = groups.total()
@@ -65,4 +64,4 @@ def info(model: Model) -> None:
         raise RwkvlabError(f"{checkpoint.path}: NaN or infinite weights in {shown}", "finite weights", todo)
     typer.echo("all weights are finite")
     words = tokenizer_words(fitting_tokenizer(spec.vocab_size))
-    say_next("calibrate", model, *words, "-o", f"{find_model(model).stem}.npz")
+    say_next("calibrate", model, *words, "-o", f"{zoo.find(model).stem}.npz")

@@ -21,7 +21,7 @@ from rwkvlab.quant.inventory import parameters_by_group, weight_bytes
 
 def spec_table(checkpoint: Checkpoint) -> pd.DataFrame:
     """The model's dimensions, one a row."""
-    spec, lora = checkpoint.spec, checkpoint.spec.lora
+    spec = checkpoint.spec
     rows = {
         "version": f"RWKV-{spec.version}",
         "layers": spec.n_layer,
@@ -29,7 +29,7 @@ def spec_table(checkpoint: Checkpoint) -> pd.DataFrame:
         "heads x head size": f"{spec.n_head} x {spec.head_size}",
         "feed-forward width": spec.n_ffn,
         "vocabulary": spec.vocab_size,
-        "LoRA ranks (decay, iclr, value, gate)": f"{lora.decay}, {lora.iclr}, {lora.value}, {lora.gate}",
+        "LoRA ranks": ", ".join(f"{rank} ({part})" for part, rank in spec.lora if rank) or "none",
         "sha256": checkpoint.sha256[:12],
     }
     return pd.DataFrame({"property": list(rows), "value": [str(value) for value in rows.values()]})

@@ -74,7 +74,6 @@ def locate(
     tokens: Sequence[int],
     soc: Soc,
     folder: Path,
-    layers: int | None = None,
 ) -> Located:
     """Run one block of tokens through all four implementations and compare them tensor by tensor.
 
@@ -103,7 +102,8 @@ def locate(
         CPU: _run_cpu(graph, feeds),
         HTP: HtpSession(compiled.wrapper).run(feeds),
     }
-    return Located([Difference(_label(name), _errors(results, name)) for name in simulated.probe_names])
+    probes = zip(simulated.probed, simulated.probe_names, strict=True)
+    return Located([Difference(name, _errors(results, probe)) for name, probe in probes])
 
 
 class Probed(nn.Module):
@@ -132,12 +132,17 @@ class Probed(nn.Module):
         return self.chunk.output_names + self.probe_names
 
     @property
-    def probe_names(self) -> list[str]:
-        """In the order the probed modules run."""
+    def probed(self) -> list[str]:
+        """Names of the probed modules, in the order they run."""
         if not self._seen:
             with torch.no_grad():
                 self.chunk(torch.zeros(1, 1, dtype=torch.long), *zero_state(self.spec, 1, "cpu", self.first, self.last))
-        return [f"probe_{name.replace('.', '_')}" for name in self._seen]
+        return list(self._seen)
+
+    @property
+    def probe_names(self) -> list[str]:
+        """Their outputs' names in the graph, in the same order."""
+        return [f"probe_{name.replace('.', '_')}" for name in self.probed]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The chunk's results, then the probes'."""
@@ -158,14 +163,6 @@ def _is_probed(name: str, module: nn.Module) -> bool:
     if leaf in ("a1", "v1"):  # a linear that leads straight into another: the HTP wants no third party between them
         return False
     return isinstance(module, nn.Linear) or leaf in ("ln1", "ln2", "ln_out", "ln_x", "att", "ffn")
-
-
-def _label(probe: str) -> str:
-    """probe_blocks_0_att_ln_x -> blocks.0.att.ln_x."""
-    name = probe.removeprefix("probe_")
-    for part in ("ln_x", "ln_out"):
-        name = name.replace(part, part.replace("_", "\0"))
-    return name.replace("_", ".").replace("\0", "_")
 
 
 def _feeds(probed: Probed, tokens: Sequence[int]) -> dict[str, np.ndarray]:

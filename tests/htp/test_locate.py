@@ -7,10 +7,13 @@ import dataclasses
 import pytest
 
 import rwkvlab.htp.locate as module
+from rwkvlab.checkpoint import Checkpoint, write_random_checkpoint
 from rwkvlab.errors import RwkvlabError
-from rwkvlab.htp.locate import CPU, FLOAT, HTP, PAIRS, SIM, locate
+from rwkvlab.htp.locate import CPU, FLOAT, HTP, PAIRS, SIM, Probed, locate
+from rwkvlab.model.load import load_chunk
 from rwkvlab.quant.encodings import Encodings
 from rwkvlab.soc import find_soc
+from rwkvlab.spec import LoraRanks, ModelSpec
 from tests.pipeline import encodings_of, token_rows
 
 SM8650 = find_soc("SM8650")
@@ -68,6 +71,18 @@ def test_fault_in_one_implementation_is_seen_there(
 
     monkeypatch.setattr(module, stage, faulty)
     assert locate(tiny_checkpoint, encodings, tokens, SM8650, tmp_path).first(pair) == "blocks.2.att.value"
+
+
+def test_underscores_in_names_survive(tmp_path):
+    """RWKV-6's linears are called time_maa_w1 and the like; a table must name what a user can look up."""
+    spec = ModelSpec(
+        version="6.0", n_layer=1, n_embd=32, head_size=16, n_ffn=48, vocab_size=40, lora=LoraRanks(mix=4, decay=4)
+    )
+    chunk = load_chunk(Checkpoint.open(write_random_checkpoint(spec, tmp_path / "six.pth")), 0, 1)
+    probed = Probed(chunk)
+    modules = dict(chunk.named_modules())
+    assert "blocks.0.att.time_maa_w1" in probed.probed and set(probed.probed) <= modules.keys()
+    assert probed.output_names[-len(probed.probed) :] == probed.probe_names
 
 
 @pytest.mark.parametrize("count", [0, 16, 33])

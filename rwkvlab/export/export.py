@@ -43,7 +43,7 @@ def export_model(
         encodings: its encodings; empty for fp16.
         recipe: what to export.
         folder: of the graphs; made if absent.
-        force: replace an export of something else.
+        force: replace an export of something else, or a damaged one.
         progress: show a bar.
 
     Raises:
@@ -144,10 +144,10 @@ def _is_done(folder: Path, manifest: ExportManifest, force: bool) -> bool:
     """Whether `folder` already is this export; prepares it for continuing or starting otherwise."""
     finished, pending = folder / EXPORT_MANIFEST, folder / _PENDING
     if finished.is_file():
-        old = ExportManifest.load(folder)
+        old = _readable(folder, force)
         if old == manifest and all((folder / name).is_file() for name in _files(manifest)):
             return True
-        if not force:
+        if old and not force:
             why = "; ".join(changes(old.source, manifest.source)) or "a graph file or the embedding is missing"
             raise RwkvlabError(
                 f"{folder} holds another export ({why})",
@@ -162,6 +162,16 @@ def _is_done(folder: Path, manifest: ExportManifest, force: bool) -> bool:
     return False
 
 
+def _readable(folder: Path, force: bool) -> ExportManifest | None:
+    """The export in `folder`; with `force`, None where it is damaged or another version's, for then it is replaced."""
+    try:
+        return ExportManifest.load(folder)
+    except RwkvlabError:
+        if force:
+            return None
+        raise
+
+
 def _files(manifest: ExportManifest) -> list[str]:
     graphs = [f"{graph.name}.onnx{suffix}" for graph in manifest.graphs for suffix in ("", ".data")]
     return graphs + ([manifest.embedding] if manifest.embedding else [])
@@ -171,7 +181,8 @@ def _export_chunk(
     checkpoint: Checkpoint, encodings: Encodings, manifest: ExportManifest, part: ChunkRange, folder: Path, bar: tqdm
 ) -> None:
     recipe = manifest.source.recipe
-    todo = [g for g in manifest.graphs if g.chunk == part.index and not (folder / f"{g.name}.onnx").is_file()]
+    graphs = [graph for graph in manifest.graphs if graph.chunk == part.index]
+    todo = [g for g in graphs if not all((folder / f"{g.name}.onnx{end}").is_file() for end in ("", ".data"))]
     if todo:
         chunk = load_chunk(checkpoint, part.first, part.last, embedding=manifest.embedding is None)
         chunk = simulate(chunk, encodings, find_soc(recipe.graph.soc).htp_arch)

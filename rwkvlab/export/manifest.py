@@ -92,17 +92,19 @@ def changes(old: Source, new: Source) -> list[str]:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
             found.append(f"{key} {str(before)[:12]} -> {str(after)[:12]}")
-    before, after = old.recipe.model_dump(), new.recipe.model_dump()
-    found += [f"recipe.{key} {before[key]} -> {after[key]}" for key in before if before[key] != after[key]]
+    for part in ("spec", "recipe"):
+        before, after = getattr(old, part).model_dump(), getattr(new, part).model_dump()
+        found += [f"{part}.{key} {before[key]} -> {after[key]}" for key in before if before[key] != after[key]]
     if old.code != new.code:
         found.append("rwkvlab's graph code changed")
     return found
 
 
 def code_digest() -> str:
-    """Digest of the modules that decide what a graph computes."""
+    """Digest of the modules that decide what a graph computes: the model, its weights on their grids, the tracing."""
     root = Path(__file__).parent.parent
-    files = [*sorted((root / "model").glob("*.py")), root / "export" / "graph.py", root / "quant" / "sim.py"]
+    others = ("checkpoint.py", "range_aids.py", "export/graph.py", "quant/encodings.py", "quant/sim.py")
+    files = [*sorted((root / "model").glob("*.py")), *(root / name for name in others)]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 

@@ -18,6 +18,7 @@ from rwkvlab.checkpoint import Checkpoint, write_random_checkpoint
 from rwkvlab.device.local import LocalTarget
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.export.export import export_model
+from rwkvlab.export.manifest import ExportManifest
 from rwkvlab.htp.build import build_cache
 from rwkvlab.htp.cache import MANIFEST, ContextCache
 from rwkvlab.htp.session import HtpSession
@@ -103,9 +104,10 @@ def edit_export(folder: Path, change) -> None:
         (lambda source: source.update(encodings_sha256="e" * 64), "encodings_sha256"),
         (lambda source: source["recipe"].update(precision="a16w8"), "recipe.precision fp16 -> a16w8"),
         (lambda source: source["recipe"]["graph"].update(logits="last"), "recipe.graph"),
+        (lambda source: source["spec"].update(group_norm_eps=1e-5), "spec.group_norm_eps 0.00064 -> 1e-05"),
         (lambda source: source.update(code="0" * 12), "code changed"),
     ],
-    ids=["model", "encodings", "precision", "graph", "code"],
+    ids=["model", "encodings", "precision", "graph", "epsilon", "code"],
 )
 def test_stale_cache_is_refused_with_the_reason(built, no_compiler, change, named):
     edit_export(built, change)
@@ -289,6 +291,16 @@ def test_export_with_a_missing_data_file_is_not_finished(checkpoint, tmp_path):
         export_model(checkpoint, Encodings(), recipe, tmp_path, progress=False)
     export_model(checkpoint, Encodings(), recipe, tmp_path, force=True, progress=False)
     assert (tmp_path / "two_chunk1of1.onnx.data").is_file()
+
+
+def test_damaged_export_is_replaced_only_by_force(checkpoint, tmp_path):
+    recipe = recipe_for("fp16", 1, prefill_tokens=32)
+    made = export_model(checkpoint, Encodings(), recipe, tmp_path, progress=False)
+    (tmp_path / "export.json").write_text("{")
+    with pytest.raises(RwkvlabError, match="no finished export"):
+        export_model(checkpoint, Encodings(), recipe, tmp_path, progress=False)
+    assert export_model(checkpoint, Encodings(), recipe, tmp_path, force=True, progress=False) == made
+    assert ExportManifest.load(tmp_path) == made
 
 
 def test_other_export_is_not_overwritten(checkpoint, tmp_path):

@@ -6,7 +6,8 @@
         figures/           every figure as .svg and .png, with its data as .csv
         metrics.json       written last and atomically: its presence means done
 
-The hash is of the parameters, the code version and the inputs' digests, so equal hashes mean equal work.
+The hash is of the parameters, the code version, the packages and the inputs' digests, so equal hashes mean equal work,
+unless the checkout was dirty: of uncommitted changes the record says only that there were some.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def short(path: Path) -> str:
 
 
 def _new_folder(root: Path, provenance: Provenance, params: Mapping[str, Any]) -> Path:
-    content = [dict(params), provenance.code.model_dump(), provenance.packages["rwkvlab"], provenance.inputs]
+    content = [dict(params), provenance.code.model_dump(), provenance.packages, provenance.qnn_sdk, provenance.inputs]
     digest = sha256_text(json.dumps(content, sort_keys=True))[:8]
     stamp = provenance.started.replace("-", "").replace(":", "").split(".")[0]
     path = root / "runs" / f"{stamp}Z-{provenance.name}-{digest}"

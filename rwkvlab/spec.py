@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rwkvlab.errors import RwkvlabError
 
 Version = Literal["5.1", "5.2", "6.0", "7.0"]
+GROUP_NORM_EPS = 64e-5
+"""What RWKV's own training code takes."""
 
 
 class LoraRanks(BaseModel):
@@ -47,7 +49,7 @@ class ModelSpec(BaseModel):
     n_ffn: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
     lora: LoraRanks = LoraRanks()
-    group_norm_eps: float = Field(default=64e-5, gt=0)
+    group_norm_eps: float = Field(default=GROUP_NORM_EPS, gt=0)
     """Epsilon of the norm over each head's output; a property of the training code that no tensor records."""
 
     @property

@@ -7,6 +7,7 @@ Commands, notebooks and the demo share this cache: what one of them made, the ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.export.export import export_model
-from rwkvlab.files import sha256_text
+from rwkvlab.files import sha256_file, sha256_text
 from rwkvlab.htp.build import build_cache
 from rwkvlab.htp.cache import MANIFEST, ContextCache
 from rwkvlab.quant.calibrate import Calibration, calibrate
@@ -23,11 +24,17 @@ from rwkvlab.quant.quantize import quantize
 from rwkvlab.quant.recipe import CalibrationOptions, Recipe
 from rwkvlab.quant.torch_source import TorchSource
 from rwkvlab.soc import find_soc
+from rwkvlab.spec import GROUP_NORM_EPS
 from rwkvlab.texts.corpus import CalibrationText, Source, calibration_tokens, cut_rows
 from rwkvlab.texts.stories import generate
 from rwkvlab.tokenizer import Tokenizer, check_vocabulary
 
 STORIES = "stories"
+RANGES = ("checkpoint.py", "range_aids.py", "model/*.py", "quant/calibrate.py")
+"""Modules that decide activation statistics."""
+GRIDS = ("quant/grid.py", "quant/quantize.py", "quant/encodings.py", "quant/recipe.py")
+"""Those that decide encodings besides. A change in any makes a new file: statistics and grids of older code are not
+mistaken for this code's. (Graphs and context caches record the code that made them and are replaced in place.)"""
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,17 @@ class Stages:
     @property
     def folder(self) -> Path:
         """Where this model's stages are."""
-        return self.root / f"{self.checkpoint.path.stem}-{self.checkpoint.sha256[:8]}"
+        epsilon = self.checkpoint.spec.group_norm_eps  # no tensor records it, so the file's digest cannot
+        said = (
+            "" if epsilon == GROUP_NORM_EPS else f"-eps{epsilon:g}"
+        )
+        return self.root / f"{self.checkpoint.path.stem}-{self.checkpoint.sha256[:8]}{said}"
 
     def calibration(self, recipe: Recipe) -> Calibration:
         """Activation statistics on the recipe's text."""
         text = read_calibration_text(recipe.calibration, self.tokenizer)
         aids = "-aids" + sha256_text(recipe.aids.model_dump_json())[:6] if recipe.aids.on else ""
-        path = self.folder / f"calibration-{text.sha256[:12]}{aids}.npz"
+        path = self.folder / f"calibration-{text.sha256[:12]}{aids}-{_code(RANGES)}.npz"
         if path.is_file():
             with suppress(RwkvlabError):  # damaged: it is ours and follows from model and text, so it is made anew
                 return Calibration.load(path)
@@ -78,7 +89,7 @@ class Stages:
         """Grids of every quantized tensor; empty for fp16."""
         if not recipe.quantizes:
             return Encodings()
-        path = self.folder / f"{self._quantization(recipe)}.encodings"
+        path = self.folder / f"{self._quantization(recipe)}-{_code(RANGES + GRIDS)}.encodings"
         if path.is_file():
             return Encodings.load(path)
         made = quantize(self.checkpoint, self.calibration(recipe), recipe)
@@ -114,6 +125,13 @@ class Stages:
     def _quantization(self, recipe: Recipe) -> str:
         text = read_calibration_text(recipe.calibration, self.tokenizer)
         return f"{recipe.precision}-{sha256_text(recipe.quantization_hash + text.sha256)[:8]}"
+
+
+def _code(patterns: Sequence[str]) -> str:
+    """Six hex digits over rwkvlab's modules that match."""
+    root = Path(__file__).parent
+    files = [file for pattern in patterns for file in sorted(root.glob(pattern))]
+    return sha256_text("".join(sha256_file(file) for file in files))[:6]
 
 
 def read_calibration_text(options: CalibrationOptions, tokenizer: Tokenizer) -> CalibrationText:

@@ -34,6 +34,13 @@ def test_the_hash_covers_parameters_and_inputs(tmp_path: Path) -> None:
     assert len({same, hash_of({"a": 2}, {"m": "0"}), hash_of({"a": 1}, {"m": "1"})}) == 3
 
 
+def test_the_hash_covers_the_packages_that_made_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = start_run("x", {}, {}, tmp_path).folder.name.split("-")[2]
+    real = runs._version
+    monkeypatch.setattr(runs, "_version", lambda name: "9.9" if name == "onnxruntime-qnn" else real(name))
+    assert start_run("x", {}, {}, tmp_path).folder.name.split("-")[2] != before
+
+
 def test_two_runs_within_a_second_have_two_folders(tmp_path: Path) -> None:
     folders = {start_run("x", {}, {}, tmp_path).folder for _ in range(3)}
     assert len(folders) == 3

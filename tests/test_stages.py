@@ -77,6 +77,26 @@ def test_same_name_other_weights_do_not_meet(stages, tmp_path):
     assert Stages(other, BYTES, stages.root).folder != stages.folder
 
 
+def test_another_epsilon_does_not_meet(stages, checkpoint):
+    other = Stages(Checkpoint.open(checkpoint.path, group_norm_eps=1e-5), BYTES, stages.root, progress=False)
+    assert other.folder != stages.folder
+    assert other.encodings(recipe()).activations != stages.encodings(recipe()).activations
+
+
+def test_encodings_of_other_code_are_made_anew(stages, monkeypatch):
+    """As after an edit of a module that decides them: the file of the old code stays and is not used."""
+    stages.encodings(recipe())
+    ran = []
+    for name in ("calibrate", "quantize"):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, _n=name, _r=real, **k: ran.append(_n) or _r(*a, **k))
+    stages.encodings(recipe())
+    assert ran == []
+    monkeypatch.setattr(module, "sha256_file", lambda path: path.name)
+    stages.encodings(recipe())
+    assert sorted(ran) == ["calibrate", "quantize"] and len(list(stages.folder.glob("*.encodings"))) == 2
+
+
 @pytest.mark.parametrize("how", ["damaged", "stale"])
 def test_a_bad_context_of_its_own_is_made_anew(stages, how):
     first = stages.context(recipe())

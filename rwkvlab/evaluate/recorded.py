@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
+from rwkvlab.errors import RwkvlabError
 from rwkvlab.evaluate.numerics import kl_divergence
 from rwkvlab.evaluate.protocol import LogitSource
 
@@ -25,8 +26,19 @@ class Recorded:
     recorded: Mapping[int, np.ndarray]
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[int, np.ndarray]]:
-        """What was recorded; `sequences` are those it was recorded on."""
-        yield from sorted(self.recorded.items())
+        """What was recorded; `sequences` are those it was recorded on.
+
+        Raises:
+            RwkvlabError: they are others, as their lengths tell.
+        """
+        kept = sorted(self.recorded.items())
+        if [len(ids) for ids in sequences] != [len(logits) for _, logits in kept]:
+            raise RwkvlabError(
+                f"{len(sequences)} sequences asked of a recording of {len(kept)} others",
+                "the sequences that were recorded, in their order",
+                "record the source on these",
+            )
+        yield from kept
 
 
 def record(source: LogitSource, sequences: Sequence[Sequence[int]], progress: bool = True) -> Recorded:

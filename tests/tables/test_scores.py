@@ -101,6 +101,9 @@ def test_a_recorded_source_runs_once_and_keeps_its_order() -> None:
     kept = record(source, [[1], [1, 2]], progress=False)
     assert [index for index, _ in kept.logits([[1], [1, 2]])] == [0, 1]
     assert list(kept.logits([[1], [1, 2]]))[1][1].shape == (2, 3) and source.runs == 1
+    for others in ([[1]], [[1, 2], [1]], []):
+        with pytest.raises(RwkvlabError, match="were recorded"):
+            list(kept.logits(others))
 
 
 def test_divergence_by_position() -> None:

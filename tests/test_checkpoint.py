@@ -279,5 +279,7 @@ except RwkvlabError as error:
 def test_published_checkpoints(shared: Path) -> None:
     spec = Checkpoint.open(shared / "models" / "tiny-rwkv-7v0-834K.pth").spec
     assert (spec.n_layer, spec.n_embd, spec.head_size, spec.n_ffn, spec.vocab_size) == (12, 64, 64, 256, 256)
-    assert "RWKV-6 is not supported" in refusal(shared / "models" / "tiny-rwkv-6v0-3m-q5.pth")
-    assert "RWKV-5 is not supported" in refusal(shared / "models" / "tiny-rwkv-5v2-730K.pth")
+    spec = Checkpoint.open(shared / "models" / "tiny-rwkv-6v0-3m-q5.pth").spec
+    assert (spec.version, spec.n_layer, spec.n_embd, spec.head_size, spec.n_ffn) == ("6.0", 12, 128, 8, 448)
+    spec = Checkpoint.open(shared / "models" / "tiny-rwkv-5v2-730K.pth").spec
+    assert (spec.version, spec.n_layer, spec.n_embd, spec.head_size, spec.n_ffn) == ("5.2", 12, 64, 8, 256)

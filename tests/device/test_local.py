@@ -20,7 +20,7 @@ from tests.pipeline import build_to, encodings_of, recipe_for
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = [0, *np.random.default_rng(4).integers(0, 80, 39).tolist()]  # a block of 32 and eight more
-FP16_NOISE = 0.01  # of the logit range; see test_matrix
+FP16_NOISE = 0.02  # of the logit range: random weights amplify float16 rounding, as test_matrix shows against torch
 
 
 @pytest.fixture(scope="module")

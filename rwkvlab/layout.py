@@ -151,7 +151,7 @@ def _is_unused(name: str) -> bool:
 def _fits(found: Shape, expected: Shape) -> bool:
     if all(n == 1 for n in expected[:-1]):  # a vector
         return found[-1:] == expected[-1:] and all(n == 1 for n in found[:-1])
-    return tuple(found) == expected or (len(expected) == 1 and tuple(found) == (*expected, 1))
+    return tuple(found) == expected
 
 
 def _version(shapes: Mapping[str, Shape]) -> Version:

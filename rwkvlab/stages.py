@@ -60,9 +60,7 @@ class Stages:
     def folder(self) -> Path:
         """Where this model's stages are."""
         epsilon = self.checkpoint.spec.group_norm_eps  # no tensor records it, so the file's digest cannot
-        said = (
-            "" if epsilon == GROUP_NORM_EPS else f"-eps{epsilon:g}"
-        )
+        said = "" if epsilon == GROUP_NORM_EPS else f"-eps{epsilon:g}"
         return self.root / f"{self.checkpoint.path.stem}-{self.checkpoint.sha256[:8]}{said}"
 
     def calibration(self, recipe: Recipe) -> Calibration:

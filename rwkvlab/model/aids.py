@@ -36,7 +36,7 @@ def apply_aids(chunk: Chunk, aids: RangeAids) -> None:
 
 
 def clipped_channels(chunk: Chunk) -> int:
-    """RWKV-5: decay channels of the chunk that `clip_decay` changes. RWKV-6's depend on the text: see `range_scan`."""
+    """RWKV-5: decay channels of the chunk that `clip_decay` changes. RWKV-6's depend on the text."""
     low, high = DECAY_LOGITS
     decays = [parameter for name, parameter in chunk.named_parameters() if name.endswith("att.time_decay")]
     return sum(int(((decay < low) | (decay > high)).sum()) for decay in decays)

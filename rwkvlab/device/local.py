@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -33,15 +34,17 @@ class LocalTarget:
     def __init__(self, cache: ContextCache) -> None:
         cache.check_runtime(sdk_version())
         self.cache, self.spec = cache, cache.manifest.source.spec
-        self.where = "htp-sim" if platform.machine() == "x86_64" else f"device:{platform.node()}"
+        self.where = "htp-sim" if platform.machine() == "x86_64" else f"device:{device_model()}"
         self.block = cache.manifest.source.recipe.graph.prefill_tokens
         self._sessions: dict[GraphKind, list[HtpSession]] = {}
         self._embedding = self._map_embedding()
 
     def empty_state(self) -> State:
         """Every state tensor, zero."""
-        shapes = {n: s for session in self._chain("decode") for n, s in session.inputs.items() if n.startswith("state")}
-        return {name.removesuffix("_in"): np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        spec = self.spec
+        shift, wkv = (1, spec.n_embd), (1, spec.n_head, spec.head_size, spec.head_size)
+        shapes = [shift, wkv, shift] * spec.n_layer
+        return {f"state{number}": np.zeros(shape, np.float32) for number, shape in enumerate(shapes)}
 
     def step(self, token: int, state: State) -> tuple[np.ndarray, State]:
         """One token through the decode graphs.
@@ -129,3 +132,11 @@ class LocalTarget:
             return None
         shape = (self.spec.vocab_size, self.spec.n_embd)
         return np.memmap(self.cache.folder / file.name, np.float32, "r", shape=shape)
+
+
+def device_model() -> str:
+    """What this machine is: the chip's name where Linux tells it, else the processor's."""
+    try:
+        return Path("/sys/devices/soc0/machine").read_text().strip()
+    except OSError:
+        return platform.processor() or platform.machine()

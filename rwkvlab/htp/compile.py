@@ -22,6 +22,7 @@ from rwkvlab.soc import Soc
 
 SHOWN = 8
 """Refused nodes an error spells out; the log has them all."""
+TRAFFIC_HEADING = "DDR bandwidth summary"
 VERBOSE, WARNING = 0, 2
 """ONNX Runtime's log severities. Only the verbose log names the nodes the HTP does not take, and it is long."""
 _PAGES = 1 << 16
@@ -84,9 +85,14 @@ def parse_traffic(log_text: str, log: Path) -> Traffic:
     """Read the compiler's "DDR bandwidth summary".
 
     Raises:
-        RwkvlabError: the summary or one of its four lines is absent. There is no substitute for it.
+        RwkvlabError: the summary or one of its four lines is absent, for which there is no substitute; or there are
+            several, because the provider cut the graph, and the last alone would count too little.
     """
-    _, heading, summary = log_text.rpartition("DDR bandwidth summary")
+    if log_text.count(TRAFFIC_HEADING) > 1:
+        raise RwkvlabError(
+            f"the HTP compiler made several graphs of one (log: {log})", "one graph", "report the log: this is a bug"
+        )
+    _, heading, summary = log_text.rpartition(TRAFFIC_HEADING)
     found = dict(re.findall(r"^(spill_bytes|fill_bytes|write_total_bytes|read_total_bytes)=(\d+)\s*$", summary, re.M))
     if not heading or len(found) != 4:
         raise RwkvlabError(

@@ -81,7 +81,9 @@ class Story:
 
 
 @dataclass
-class _Fact:
+class Fact:
+    """What a story binds: a key to a value, within one relation."""
+
     relation: Relation
     key: str
     value: str
@@ -94,7 +96,7 @@ def generate(n: int, seed: int, split: Split, easy: bool = False) -> list[Story]
         n: how many.
         seed: of the random choices.
         split: which plans and wordings, and which stream of random choices.
-        easy: training stories with fewer facts and without favourites, so that guessing is worth the least.
+        easy: stories for the first part of training: see `_story_early`.
 
     Raises:
         RwkvlabError: `n` is negative or `split` is unknown.
@@ -110,39 +112,41 @@ def generate(n: int, seed: int, split: Split, easy: bool = False) -> list[Story]
 def lessons(n: int, seed: int) -> list[Story]:
     """`n` short training pieces for a model that cannot recall yet: two or three facts, repeated at once.
 
-    Their text is shorter than a story's, starts without an opening and has no favourites.
+    Their text is shorter than a story's and starts without an opening.
     """
+    from rwkvlab.texts._story_early import LessonWriter
+
     rng = random.Random(f"lesson-{seed}")
-    return [_Writer(rng, "train", templates.LESSONS, favourites=False).write() for _ in range(n)]
+    return [LessonWriter(rng, "train").write() for _ in range(n)]
 
 
 def _write(rng: random.Random, split: Split, easy: bool) -> Story:
-    plans = templates.PLANS.test if split == "test" else templates.EASY_PLANS if easy else templates.PLANS.train
+    from rwkvlab.texts._story_early import EasyWriter
+
     while True:
-        story = _Writer(rng, split, plans, not easy).write()
+        story = (EasyWriter if easy else Writer)(rng, split).write()
         if MIN_WORDS <= len(story.text.split()) <= MAX_WORDS:
             return story
 
 
-class _Writer:
+class Writer:
     """One story in the making: the facts so far and the words already spoken for."""
 
-    def __init__(self, rng: random.Random, split: Split, plans: Sequence[str], favourites: bool) -> None:
+    def __init__(self, rng: random.Random, split: Split) -> None:
         self.rng = rng
         self.split: Split = split
-        self.plans = plans
-        self.favourites = favourites
         self.relation = rng.choice(templates.RELATIONS)
-        self.facts: list[_Fact] = []
-        self.side_facts: list[_Fact] = []
+        self.facts: list[Fact] = []
+        self.side_facts: list[Fact] = []
         self.taken: set[str] = set()
         self.fillers: set[str] = set()
 
     def write(self) -> Story:
-        plan = self._pick(self.plans)
+        """Follow one plan of the split."""
+        plan = self._plan()
         roles = plan.split()
         sentences = [getattr(self, f"_{role}")() for role in roles[:-1]]
-        asked = self._pick(self.facts, FAVOURITE_FACT)
+        asked = self._asked()
         core = self._pick(self._wordings(self.relation.close))
         lead = self._pick(self._wordings(templates.LEADS))
         closing = f"{lead} {self._fill(core, asked)}"
@@ -154,6 +158,12 @@ class _Writer:
             turns=self._turns(asked),
             recalls=(*_last_words(sentences, roles), text.rindex(" ")),
         )
+
+    def _plan(self) -> str:
+        return self._pick(self._wordings(templates.PLANS))
+
+    def _asked(self) -> Fact:
+        return self._pick(self.facts, FAVOURITE_FACT)
 
     def _open(self) -> str:
         return self._scenery(templates.OPENINGS)
@@ -185,9 +195,9 @@ class _Writer:
         fact = self._pick(self.facts[::-1], FAVOURITE_FACT)
         return self._fill(self._pick(self._mixed(self.relation.recap)), fact)
 
-    def _new_fact(self, relation: Relation) -> _Fact:
+    def _new_fact(self, relation: Relation) -> Fact:
         key = self._choose(relation.keys, FAVOURITE)
-        return _Fact(relation, key, self._choose(relation.values, FAVOURITE_VALUE))
+        return Fact(relation, key, self._choose(relation.values, FAVOURITE_VALUE))
 
     def _choose(self, words: Sequence[str], favourite: float) -> str:
         """A word that the story has not bound yet."""
@@ -196,8 +206,7 @@ class _Writer:
         return word
 
     def _pick(self, options: Sequence[T], favourite: float = FAVOURITE) -> T:
-        takes_favourite = self.rng.random() < favourite and self.favourites
-        return options[0] if takes_favourite else self.rng.choice(options)
+        return options[0] if self.rng.random() < favourite else self.rng.choice(options)
 
     def _wordings(self, wordings: Wordings) -> tuple[str, ...]:
         return wordings.train if self.split == "train" else wordings.test
@@ -206,7 +215,7 @@ class _Writer:
         """For sentences before the closing one, test stories add held-out wordings to the known ones."""
         return wordings.train if self.split == "train" else wordings.test + wordings.train
 
-    def _fill(self, skeleton: str, fact: _Fact, before: str = "") -> str:
+    def _fill(self, skeleton: str, fact: Fact, before: str = "") -> str:
         actor = self._actor() if "{a}" in skeleton else ""
         return skeleton.format(k=fact.key, v=fact.value, w=before, a=actor)
 
@@ -218,11 +227,11 @@ class _Writer:
         slots = {name: self._pick(options) for name, options in templates.FILLER_SLOTS.items()}
         return self._pick(skeletons).format(**slots)
 
-    def _turns(self, asked: _Fact) -> tuple[Turn, ...]:
+    def _turns(self, asked: Fact) -> tuple[Turn, ...]:
         others = [fact for fact in self.facts + self.side_facts if fact is not asked]
         return tuple(self._turn(fact) for fact in self.rng.sample(others, len(others)))
 
-    def _turn(self, fact: _Fact) -> Turn:
+    def _turn(self, fact: Fact) -> Turn:
         question = self._pick(self._wordings(fact.relation.ask)).format(k=fact.key)
         return Turn(question, fact.relation.answer.format(v=fact.value))
 

@@ -29,7 +29,7 @@ from rwkvlab.zoo.network import X070, Network, checkpoint_tensors, initialise, p
 class Settings:
     """Everything that decides the result, besides the story world."""
 
-    steps: int = 3000
+    steps: int = 3600
     rows: int = 14
     length: int = 144
     seed: int = 1
@@ -47,8 +47,8 @@ class Settings:
         return warm * (self.final_rate + (self.peak_rate - self.final_rate) * cosine)
 
     def reading(self, step: int) -> Reading:
-        """Fewer and fewer lessons in the first half, easy stories up to 70 %, then those that are like the test."""
-        return Reading(lessons=max(0.0, 1 - 2 * step / self.steps), easy=step < 0.7 * self.steps)
+        """Fewer and fewer lessons in the first 40 %, easy stories up to 62 %, then those that are like the test."""
+        return Reading(lessons=max(0.0, 1 - step / (0.4 * self.steps)), easy=step < 0.62 * self.steps)
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,13 @@ read_total_bytes=4000
 """
 
 
-def test_traffic_is_read_from_the_last_summary(tmp_path):
-    earlier = SUMMARY.replace("4000", "1")
-    assert parse_traffic(f"noise\n{earlier}\nnoise{SUMMARY}tail\n", tmp_path) == Traffic(4000, 300, 10, 20)
+def test_traffic_is_read_from_the_summary(tmp_path):
+    assert parse_traffic(f"read_total_bytes=1\nnoise\n{SUMMARY}tail\n", tmp_path) == Traffic(4000, 300, 10, 20)
+
+
+def test_a_graph_cut_in_two_is_not_counted_by_its_last_part(tmp_path):
+    with pytest.raises(RwkvlabError, match="several graphs of one"):
+        parse_traffic(f"{SUMMARY}{SUMMARY}", tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["", "DDR bandwidth summary", "spill_", "fill_", "write_", "read_"])

@@ -275,6 +275,12 @@ def _quantize(
     chosen = quantize.quantize(checkpoint, statistics, recipe)
     made = Encodings(chosen.params | given.params, chosen.activations)
     record = provenance.describe(checkpoint, recipe, statistics.source, made) if made == chosen else None
+    if record is None and recipe.aids.on:
+        raise RwkvlabError(
+            "range aids together with weights of another tool: no record could tell later commands of the aids",
+            "range aids with weights that rwkvlab quantized",
+            "leave the aids out of the recipe, or let rwkvlab quantize the weights",
+        )
     _save(file, made, record, force)
     typer.echo(f"calibrated on {rows.n_tokens} tokens of {source} (ids sha256 {rows.sha256[:12]})")
     return made, recipe

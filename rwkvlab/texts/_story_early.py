@@ -1,8 +1,8 @@
 """Stories for a model that cannot recall yet.
 
 A small model learns to recall suddenly or not at all, and what it reads until then decides. With few facts in a
-story, and favourites that are weak and depend on the word before, no word is worth guessing. Two other curricula (no
-favourites; those of the test stories from the start) were still guessing long after this one could recall.
+story, and favourites that are weak and depend on the word before, no word is worth guessing. Other curricula, among
+them the same stories without favourites, were still guessing after twice the steps this one needs to recall.
 """
 
 from __future__ import annotations

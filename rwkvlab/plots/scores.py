@@ -101,7 +101,7 @@ def accuracy_against_bytes(results: pd.DataFrame) -> Figure:
             lw=1.4,
             color=colour_of(row.precision, position),
         )
-        _label(axes, row, 100 * row.acc, f"{_name(row, results)}\n{row.k}/{row.n}", position)
+        _label(axes, row, 100 * row.acc, f"{_name(row, results)}\n{row.k}/{row.n}", position, results)
     n = "/".join(str(n) for n in sorted(results.n.unique()))
     axes.set(
         xlabel="DDR traffic per generated token, MB (from the HTP compiler)",
@@ -134,7 +134,7 @@ def divergence_against_bytes(results: pd.DataFrame) -> Figure:
     figure, (axes,) = draw(width=7.2, height=3.8)
     for position, row in enumerate(rows_of(measured)):
         axes.plot(row.ddr_bytes_per_token / 1e6, row.overall_kl, "o", ms=7, color=colour_of(row.precision, position))
-        _label(axes, row, row.overall_kl, _name(row, results), position)
+        _label(axes, row, row.overall_kl, _name(row, results), position, results)
     if measured.empty:
         axes.text(0.5, 0.5, "the simulator was not run", transform=axes.transAxes, ha="center", color=MUTED)
     else:
@@ -156,12 +156,19 @@ def _front(axes: Axes, results: pd.DataFrame, column: str) -> None:
         )
 
 
-def _label(axes: Axes, row: Any, height: float, text: str, position: int) -> None:
+CROWDED = 0.3
+"""A point whose right-hand neighbour is nearer than this share of the axis has its label on the left."""
+
+
+def _label(axes: Axes, row: Any, height: float, text: str, position: int, results: pd.DataFrame) -> None:
+    gaps = (results.ddr_bytes_per_token - row.ddr_bytes_per_token) / results.ddr_bytes_per_token.max()
+    on_left = bool(((gaps > 0) & (gaps < CROWDED)).any())
     axes.annotate(
         text,
         (row.ddr_bytes_per_token / 1e6, height),
-        xytext=(10, -4),
+        xytext=(-10 if on_left else 10, -4),
         textcoords="offset points",
+        ha="right" if on_left else "left",
         va="top",
         color=colour_of(row.precision, position),
     )

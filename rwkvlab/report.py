@@ -26,15 +26,15 @@ _STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6edf3; --soft: #9198a1; --rule: #3d444d; --paper: #0d1117; --band: #151b23; }
 }
-body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 72rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.3rem; margin: 2.8rem 0 .4rem; padding-top: 1rem; border-top: 1px solid var(--rule); }
 p { margin: .5rem 0; max-width: 46rem; }
 .soft, figcaption, footer { color: var(--soft); font-size: .875rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .8rem; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; text-align: left; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th { background: var(--band); font-weight: 600; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 figure { margin: 1.2rem 0; }

@@ -26,10 +26,9 @@ from rwkvlab.quant.torch_source import TorchSource
 from rwkvlab.soc import find_soc
 from rwkvlab.spec import GROUP_NORM_EPS
 from rwkvlab.texts.corpus import CalibrationText, Source, calibration_tokens, cut_rows
-from rwkvlab.texts.stories import generate
+from rwkvlab.texts.stories import STORIES, generate
 from rwkvlab.tokenizer import Tokenizer, check_vocabulary
 
-STORIES = "stories"
 RANGES = ("checkpoint.py", "range_aids.py", "model/*.py", "quant/calibrate.py")
 """Modules that decide activation statistics."""
 GRIDS = ("quant/grid.py", "quant/quantize.py", "quant/encodings.py", "quant/recipe.py")

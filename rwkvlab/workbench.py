@@ -10,13 +10,10 @@ from rwkvlab.checkpoint import Checkpoint
 from rwkvlab.errors import RwkvlabError
 from rwkvlab.evaluate.lambada import encode_context
 from rwkvlab.runs import results_root
-from rwkvlab.stages import STORIES, Stages
+from rwkvlab.stages import Stages
 from rwkvlab.texts.lambada import Item, load_items
-from rwkvlab.texts.stories import generate
+from rwkvlab.texts.stories import EVALUATION_SEED, STORIES, generate
 from rwkvlab.tokenizer import Tokenizer, load_tokenizer
-
-STORY_SEED = 20240
-"""Of the unseen stories that evaluations use."""
 
 
 def open_stages(model: str, tokenizer: str, results: Path | str = "") -> Stages:
@@ -34,7 +31,7 @@ def open_stages(model: str, tokenizer: str, results: Path | str = "") -> Stages:
     return Stages(checkpoint, vocabulary, results_root(results) / "stages", progress=False)
 
 
-def evaluation_items(source: str, n: int, seed: int = STORY_SEED) -> tuple[str, list[Item]]:
+def evaluation_items(source: str, n: int, seed: int = EVALUATION_SEED) -> tuple[str, list[Item]]:
     """The task's name and its items.
 
     Args:

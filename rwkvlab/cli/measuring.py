@@ -32,14 +32,14 @@ from rwkvlab.files import write_text_atomic
 from rwkvlab.htp.cache import ContextCache
 from rwkvlab.soc import SOCS, find_soc
 from rwkvlab.texts.lambada import Item, load_items
-from rwkvlab.texts.stories import generate
+from rwkvlab.texts.stories import EVALUATION_SEED, STORIES, generate
 
 if TYPE_CHECKING:
     from rwkvlab.checkpoint import Checkpoint
     from rwkvlab.quant.torch_source import TorchSource
 
-STORIES, N_STORIES, STORIES_SEED = "stories", 1000, 20240
-"""The bundled test set: held-out templates, and the seed of the bundled model's own evidence."""
+N_STORIES = 1000
+"""Of the bundled test set: held-out templates, the stories of the bundled model's own evidence."""
 ROW = 128
 """Tokens in a row of a fidelity comparison."""
 
@@ -167,7 +167,7 @@ def locate(
 def _items(text: str) -> list[Item]:
     if text != STORIES:
         return load_items(text)
-    return [Item(story.context, story.target) for story in generate(N_STORIES, STORIES_SEED, "test")]
+    return [Item(story.context, story.target) for story in generate(N_STORIES, EVALUATION_SEED, "test")]
 
 
 def _cache_source(folder: str, encodings: Path | None) -> tuple[dict, LogitSource]:
@@ -255,7 +255,7 @@ def _rows(text: str, positions: int, tokenizer: str, vocab_size: int) -> list[li
     from rwkvlab.texts.corpus import Source, cut_rows, read_sources
 
     if text == STORIES:
-        stories = generate(positions // 40 + 5, STORIES_SEED, "test")
+        stories = generate(positions // 40 + 5, EVALUATION_SEED, "test")
         sources = [Source(f"story {number}", story.text + ".") for number, story in enumerate(stories)]
     else:
         sources = read_sources(text)

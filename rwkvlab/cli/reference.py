@@ -26,6 +26,7 @@ from rwkvlab.errors import RwkvlabError
 from rwkvlab.export.manifest import EXPORT_MANIFEST, ExportManifest
 from rwkvlab.files import write_text_atomic
 from rwkvlab.quant.recipe import CalibrationOptions, GraphOptions, Precision, Recipe
+from rwkvlab.texts.stories import STORIES
 from rwkvlab.tokenizer import WorldTokenizer, byte_form, load_tokenizer, vocabulary_file
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from rwkvlab.quant.provenance import Provenance
     from rwkvlab.texts.corpus import CalibrationText
 
-STORIES = "stories"
 QUANTIZED: tuple[Precision, ...] = ("a16w8", "a16w4", "att-a16w8+ffn-a16w4")
 
 

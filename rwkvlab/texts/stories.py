@@ -24,6 +24,10 @@ from rwkvlab.texts._story_relations import Relation, Wordings
 Split = Literal["train", "test"]
 T = TypeVar("T")
 
+STORIES = "stories"
+"""What stands for generated stories where a text file could be named."""
+EVALUATION_SEED = 20240
+"""Of the test stories that published figures are measured on."""
 MIN_WORDS, MAX_WORDS = 40, 100
 FAVOURITE = 0.35
 """Extra probability of the first among interchangeable words and wordings; all share the rest evenly."""

@@ -22,11 +22,9 @@ from rwkvlab.model.load import load_model
 from rwkvlab.model.rwkv import Model
 from rwkvlab.quant.grid import round_to_nearest
 from rwkvlab.quant.recipe import LARGE_LINEARS
-from rwkvlab.texts.stories import Story, generate
+from rwkvlab.texts.stories import EVALUATION_SEED, Story, generate
 from rwkvlab.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer
 
-SEED = 20240
-"""Of the unseen stories. All test stories also use held-out plans and closing wordings."""
 _ROWS = 50
 _LONGEST_ANSWER = 4
 
@@ -55,7 +53,7 @@ class Figures:
     questions: int
 
 
-def measure(model: Model, tokenizer: Tokenizer, stories: int, questions: int, seed: int = SEED) -> Figures:
+def measure(model: Model, tokenizer: Tokenizer, stories: int, questions: int, seed: int = EVALUATION_SEED) -> Figures:
     """Evaluate a model of the story world on `stories` test stories and the first question about `questions` others."""
     items = generate(stories, seed, "test")
     asked = generate(questions, seed + 1, "test")
